@@ -64,10 +64,10 @@ class EngineBinding(ABC):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Create the output processors and settings of an engine from vLLM's config, before the engine starts."""
+        """Create the output processors and settings of an engine that is about to start, from ``vllm_config``."""
 
     def started(self, engine: Any) -> Self:
-        """Return this binding, completed with values that are known only after ``engine`` has started."""
+        """Return this binding with values added that are only known once ``engine`` has started."""
         return self
 
     @abstractmethod
@@ -87,7 +87,7 @@ class Binding(EngineBinding):
     max_num_seqs: int
     """Largest number of requests that an engine processes in one step."""
     max_in_flight: int
-    """Largest number of requests per engine that are admitted and not yet delivered."""
+    """Maximum number of requests per engine that were accepted and whose results were not delivered yet."""
     max_tiles: int
     """Largest number of tiles per engine that are in memory: read, and not yet joined to the result of their scene."""
     engines: int = 1
@@ -109,7 +109,7 @@ class Binding(EngineBinding):
     def make(
         cls, vllm_config: VllmConfig, choice: Choice, config: Mapping[str, Any], model: str, *, in_process: bool
     ) -> Self:
-        """Create the output processors and settings of an engine from vLLM's config, before the engine starts."""
+        """Create the output processors and settings of an engine that is about to start, from ``vllm_config``."""
         settings = EngineSettings.from_mapping(choice.settings)
         if settings.trace is not None and vllm_config.parallel_config._api_process_count == 1:  # noqa: SLF001 - in the hook table
             Trace.begin(settings.trace)  # with several API servers, the process that starts them creates the file
@@ -159,7 +159,7 @@ class Binding(EngineBinding):
         return None if self.trace is None else Traced(self.trace, request_id, tile, tiles)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
-        """Return the name and the object of the requested `OwnInputsProcessor`, or None if the request names none."""
+        """Return the name and the object of the requested processor if it converts inputs itself, else None."""
         for name in self.choice.pick(params.processor):
             processor = self.processors[name]
             if isinstance(processor, OwnInputsProcessor):

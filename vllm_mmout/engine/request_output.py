@@ -21,7 +21,8 @@ class Progress:
     total: int
     """Number of tiles of the scene."""
     partial_index: int | None = None
-    """Index (from 0) of the preview image in this report, or None if it lacks a preview image."""
+    """Index (from 0) of the preview image that comes with this progress report. None if no preview image comes with it.
+    """
 
 
 class MultimodalRequestOutput(PoolingRequestOutput[Any]):

@@ -54,7 +54,7 @@ async def entered(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
 
 
 def _abandoned(working: asyncio.Future[T], undo: Callable[[T], object] | None) -> None:
-    """Call ``undo`` with the result of ``working``, whose caller was cancelled. If the work failed, do nothing."""
+    """Call ``undo`` with the result of work whose caller was cancelled. Do nothing if the work failed."""
     if not working.cancelled() and working.exception() is None and undo is not None:
         asyncio.get_running_loop().run_in_executor(None, _undone, undo, working.result())
 

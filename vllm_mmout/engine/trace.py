@@ -27,7 +27,7 @@ from vllm_mmout.log import logger
 from vllm_mmout.stopwatch import FILES, Stopwatch
 
 STAGES = ("read", "map", "queue", "load", "forward", "reduce", "copy", "transport", "decode", "blend", "write")
-"""Stages of a tile, or of an input that fits one forward, in their order from reading to writing."""
+"""Names of a request's stages in the trace file, in their order from reading the input to writing the result."""
 _WAITS = frozenset({"queue", "transport", "request"})
 """Stages where a request only waits. They may overlap, so the viewer shows each request in a separate row."""
 
@@ -106,7 +106,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """User's request, or a block of its tiles, whose stages are recorded in a trace file."""
+    """Recorder that writes the stages of one request, or of one block of its tiles, to a trace file."""
 
     trace: Trace
     request: str

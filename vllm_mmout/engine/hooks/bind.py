@@ -79,10 +79,10 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
 
 
 def _bind_shared_objects(engine: Any, binding: EngineBinding, shut_down: Callable[[], None]) -> EngineBinding:
-    """Change the classes of vLLM objects that ``AsyncLLM`` and ``LLMEngine`` share, such as the output processor.
+    """Replace the classes of vLLM objects inside an engine, such as its output processor, with subclasses.
 
-    Return ``binding``, completed with facts that only the started engine knows. If that fails, ``shut_down`` is called
-    and the error is raised.
+    ``AsyncLLM`` and ``LLMEngine`` share these objects. Return ``binding``, completed with facts that only the started
+    engine knows. If that fails, ``shut_down`` is called and the error is raised.
     """
     try:
         binding = binding.started(engine)

@@ -20,7 +20,7 @@ The order matters, because newer releases may still import the error in the olde
 
 
 def vllm_version() -> str:
-    """Return ``vllm.__version__``, because vLLM's CPU build has another name in the package metadata."""
+    """Return ``vllm.__version__``. The package metadata has another name than "vllm" for vLLM's CPU build."""
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))

@@ -1,4 +1,4 @@
-"""Set the engine arguments that this package's models need, where the user left vLLM's own default."""
+"""Set the engine arguments that this package's models need, unless the user has set them."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ _UNUSABLE = {
         " or write what is meant into the model's config.json or its input mapper"
     ),
 }
-"""Engine arguments that models of this package cannot use, because they are plain PyTorch. The value is the end of the
-error message.
-"""
+"""Engine arguments that are refused for models of this package, because the models are plain PyTorch. Each value is the
+end of the error message."""
 
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 """Default of ``max_num_seqs`` by device. With vLLM's own default, a batch could have 256 tiles."""
@@ -180,7 +179,7 @@ def _engine_table(engine_args: EngineArgs) -> dict[str, Any]:
 
 
 def _switched_off(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
-    """Return whether the output processor is set to "none" by the engine argument, or else by ``config.json``.
+    """Return whether the output processor is "none". The engine argument takes precedence over config.json.
 
     vLLM's own class then serves the model.
     """

@@ -1,4 +1,4 @@
-"""Start of engines by a vLLM patched with ``patches/``, which needs no hooks on the engines' constructors."""
+"""Bind engines of a vLLM patched with ``patches/``, which itself calls this module when an engine starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StartListener:
     """Mixin for an engine's output processor, with the methods that a patched vLLM calls when the engine starts."""
 
     start_binding: EngineBinding
-    """Binding of the engine that is starting: its output processors and settings."""
+    """Output processors and settings of the engine that is starting."""
 
     def starting(self) -> AbstractContextManager[None]:
         """Return a context manager for an engine's start. If that fails, the error that a worker reported is raised."""
@@ -38,9 +38,9 @@ class StartListener:
 
 
 def output_router(vllm_config: VllmConfig, *, in_process: bool) -> Callable[..., Any] | None:
-    """Return a function that creates an engine's output processor, or None to use vLLM's own.
+    """Return a function that creates vLLM's output processor with this package's class, or None.
 
-    This implements `OutputRegistry.output_router`.
+    None means that vLLM's own class is used. This implements `OutputRegistry.output_router`.
     """
     if not is_installed():  # VLLM_PLUGINS excludes the plugin, or vLLM has drifted
         return None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Generate: TypeAlias = Callable[[Any, OutputParams, str], AsyncGenerator[MultimodalRequestOutput, None]]
 
 _AT_ONCE = 16
-"""Largest number of scenes of a mosaic that are read or run at the same time, if they have few files."""
+"""Maximum number of scenes of a mosaic that run at the same time. It is lower if each scene has many files."""
 
 
 class AsyncMosaic:

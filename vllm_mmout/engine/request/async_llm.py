@@ -225,7 +225,7 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_run(
         self, run: Run, preview_request: PreviewRequest | None, add_attributes: AddAttributes
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a scene, or another request that is split into parts. Yield progress reports and then the result."""
+        """Run a request that is split into parts, such as tiles. Yield progress reports and then the result."""
         router = self.output_processor
         limit_s = router.binding.settings.decode_timeout_s
         run.request.total = 0  # the backlog counts the tiles of the run from now on
@@ -257,7 +257,10 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_prepare(
         self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None, *, checked: bool
     ) -> Request | Run:
-        """Read the input of a request in a thread, after checking its params. ``checked`` skips the check."""
+        """Check the options of a request and read or open its input, in a thread. Return the request or a `Run`.
+
+        A `Run` is a request that is cut into tiles. If ``checked`` is True, the options are not checked again.
+        """
         binding = self.output_processor.binding
         try:
             if not checked:

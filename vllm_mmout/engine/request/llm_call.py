@@ -39,9 +39,8 @@ vLLM raises ValueError for a prompt that it cannot turn into tokens.
 
 
 StoreResult: TypeAlias = Callable[[int, "MultimodalRequestOutput"], "MultimodalRequestOutput"]
-"""Function that takes the index of an input and its result, and returns the result that `Call` keeps in memory. It may
-store the pixels elsewhere.
-"""
+"""Function that takes the index of an input and its result, and returns the result to keep in memory. It may write the
+pixels to another place, such as a file."""
 
 
 class Call:
@@ -71,7 +70,7 @@ class Call:
         self.waiting = deque(range(len(inputs)))
         """Indices of the inputs that were not sent to the engine yet."""
         self.prepared: Request | Run | None = None
-        """Next input, which is read (`Request`) or opened (`Run`) and waits until the limits on requests admit it."""
+        """Next input, until the limits on requests allow to send it: `Request` for a small input, `Run` for a scene."""
         self.runs: list[Run] = []
         """Scenes, and other requests that are split into parts, whose result is pending."""
         self.in_flight: dict[str, Request] = {}
@@ -129,7 +128,7 @@ class Call:
                     self.schedule.answered(run, part)
 
     def _feed(self) -> None:
-        """Send small inputs while the limits of requests and bytes allow it, and add scenes to the schedule."""
+        """Send small inputs to the engine, and queue scenes, as far as the limits of requests and bytes allow."""
         put_off = 0
         while self.waiting and put_off < _MAX_OPENED_AHEAD:
             self.engine.mmout.deliver()  # reading an input may take long

@@ -44,7 +44,7 @@ NO_TENSOR = torch.empty(0)
 
 
 class RoutedRequestState(RequestState):
-    """vLLM's state of a request, extended by this package's `Request`, which says how to decode the output."""
+    """vLLM's state of a request, extended by the options for decoding the request's output."""
 
     mmout: Request | None = None
     """Request with the options for decoding, or None if the caller wants vLLM's raw tensor."""
@@ -116,7 +116,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Add a request as vLLM does. If its output must be decoded, attach the decoding options to vLLM's state."""
+        """Add a request as vLLM does. If this package must decode its output, store how in the request's state."""
         self._check_has_input(request)
         ours = ticket(Request)
         if ours is not None:  # set before vLLM adds the request, so that an interrupt in between can abort it
@@ -169,7 +169,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
     ) -> OutputProcessorOutput:
-        """Process outputs as vLLM does. A finished output without a tensor gets an empty tensor before that.
+        """Process outputs as vLLM does, after adding an empty tensor to each finished output without a tensor.
 
         vLLM would otherwise treat such an output as text and fail.
         """
@@ -186,7 +186,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     def start_decode(
         self, state: RoutedRequestState, request: Request, shell: MultimodalRequestOutput, buffer: torch.Tensor
     ) -> None:
-        """Queue ``buffer``, an engine output, for decoding after earlier outputs of the same request.
+        """Queue ``buffer``, an engine output, for decoding. Outputs of a request are decoded in their order.
 
         ``shell`` is the result object that gets the decoded output.
 
@@ -245,7 +245,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
                 self._put(decoding.state, decoding.request, shell)
 
     def _put(self, state: RequestState, request: Request, shell: MultimodalRequestOutput) -> None:
-        """Put ``shell``, a result object, into the queue of its request, or into the list that ``LLM`` fetches."""
+        """Deliver ``shell``, a result object, to its request's queue or to the list that ``LLM`` fetches from."""
         if not shell.finished:
             request.reports.append(shell)
         if state.queue is not None:

@@ -27,7 +27,7 @@ class Bar:
         self._tqdm.update(count)
 
     def show(self, run: Run) -> None:
-        """Advance the progress bar by the tiles of a scene that have finished since the last call."""
+        """Advance the progress bar by the tiles of a scene that were finished since the last call."""
         if run.total and run not in self._counted:
             self._counted[run] = 0
             self._add_scene(run.total)

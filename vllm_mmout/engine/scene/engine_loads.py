@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 AHEAD = 2
-"""Number of engine steps whose work is sent to an engine at a time: it computes one step while the next arrives."""
+"""Number of engine steps whose requests are sent ahead to an engine. With 2, an engine has its next work before it ends
+a step."""
 
 
 @dataclass(slots=True)
@@ -15,9 +16,10 @@ class Load:
     """Work that was sent to an engine and is not answered."""
 
     tiles: int = 0
-    """Number of tiles, or of other requests, that the engine has not answered."""
+    """Number of unanswered tiles. Any other request that the engine has not answered counts as one tile."""
     steps: float = 0.0
-    """Number of engine steps that the work takes: 1 for each block of tiles, and a fraction for each other request."""
+    """Number of engine steps that the work takes. A block of tiles takes 1, and any other request a fraction of a step.
+    """
     since: float = 0.0
     """Time of the engine's latest answer, or when it got work after being idle, in seconds of ``EngineLoads.clock``."""
 
@@ -47,9 +49,10 @@ class EngineLoads:
         self._next = self.first
 
     def has_room(self, *, gives_way: bool = False) -> bool:
-        """Return whether any engine can take more tiles. While requests for small inputs arrive, only idle engines can.
+        """Return whether any engine can take more tiles of scenes.
 
-        ``gives_way`` is True while such requests, for inputs that are not cut into tiles, arrive.
+        ``gives_way`` is True while requests for small inputs, which are not cut into tiles, arrive. Only idle engines
+        can take tiles then.
         """
         return any(load.steps < AHEAD and not (gives_way and load.tiles) for load in self.loads)
 

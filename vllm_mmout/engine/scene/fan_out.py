@@ -38,7 +38,7 @@ class FanOut(ABC):
     """Base class of scenes that manages the threads: one thread reads tiles, and others join the results."""
 
     pixels = 0
-    """Number of the input's pixels, for the metrics, or 0 if they are not counted."""
+    """Number of pixels of the input, as reported in the metrics, or 0 if it is not reported."""
 
     def __init__(self, processor_names: Sequence[str], total: int = 0, nbytes: int = 1) -> None:
         """Set up the request without starting its threads.
@@ -69,16 +69,17 @@ class FanOut(ABC):
         self._lanes = {name: Lane(name, self) for name in processor_names}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
-        """Threads that have not ended, by processor name. The thread that prepares the tiles has the name None."""
+        """Names of the running threads: a processor's name for the thread that joins its tiles, None for the reading
+        thread."""
         self._threads: dict[str | None, threading.Thread] = {}
 
     @abstractmethod
     def measure(self) -> tuple[int, int]:
-        """Return the number of tiles and the largest size of a tile in bytes. Called in the thread that reads tiles."""
+        """Return the number of tiles, and the largest size of a tile in bytes. Called in the reading thread."""
 
     @abstractmethod
     def parts(self) -> Generator[PartInput, None, None]:
-        """Yield the inputs of all tiles, or of other parts of the request, in blocks or one by one.
+        """Yield the model inputs of all tiles (or other parts) of the request, one by one or in blocks.
 
         The caller closes the generator. Call `reserve` before each block or part is read. If that returns False, stop.
         """
@@ -135,7 +136,7 @@ class FanOut(ABC):
         return True
 
     def take(self) -> list[PartInput]:
-        """Return the blocks of tiles that became ready to be sent since the last call."""
+        """Return the blocks of tiles that became ready for the engine since the last call."""
         with self._lock:
             ready, self._ready = self._ready, []
         return ready
@@ -249,7 +250,7 @@ class FanOut(ABC):
             self._ended(None)
 
     def _offer(self, block: PartInput) -> None:
-        """Queue tiles for the engine. Tiles without valid pixels go to the joining threads instead."""
+        """Queue a block of tiles for the engine, or for the joining threads if no tile has valid pixels."""
         with self._lock:
             if self.stopped:
                 return

@@ -22,7 +22,7 @@ class StoppedError(BaseException):
 
 
 class TiledRequest(Protocol):
-    """Protocol of a request of many tiles, with the members that `Lane` uses."""
+    """Protocol of a tiled request, with the members that its `Lane` (queue of decoded tiles) uses."""
 
     total: int
 
@@ -52,7 +52,7 @@ class Lane:
         self._taken = 0
         self._block: Sequence[Part] = ()
         self._parts: Iterator[Part] = iter(())
-        """Tiles, of the block that was taken from the queue last, that the processor has not fetched."""
+        """Tiles of the current block that the processor has not fetched yet."""
         self._block_since = 0.0
 
     def put(self, block: Sequence[Part]) -> None:
@@ -87,7 +87,7 @@ class Lane:
         return part
 
     def blocks(self) -> Iterator[Sequence[Part]]:
-        """Yield the decoded tiles in whole blocks, instead of one by one."""
+        """Yield the decoded tiles in blocks of several tiles, as they were queued."""
         with suppress(StopIteration):
             while True:
                 block = self._next_block()

@@ -1,4 +1,4 @@
-"""User request that consists of many engine requests, such as the tiles of a scene or a plugin's prompts."""
+"""User request that is split into many engine requests, for example one per block of a scene's tiles."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Run(FanOut):
         self.request = request
         self.part_params = part_params
         self.pace = Pace()
-        """Measurements that determine how many tiles the next block of tiles has."""
+        """Measured time and output size per tile, which determine how many tiles the next block of tiles gets."""
         self.limit_s = 0.0
-        """Longest time that ``assemble`` may take for a tile, in seconds."""
+        """Longest time in seconds that a processor's ``assemble`` may work on one tile."""
         self.growing: PartialImages | None = None
         """Source of preview images of the unfinished result, or None if no previews are requested."""
         self._mark = wire.mark(part_params)
@@ -67,7 +67,7 @@ class Run(FanOut):
         """Close the input and raise an error if the request has more than ``most`` tiles."""
 
     def pause(self) -> None:
-        """Close the input until the request starts, if `can_wait` is True."""
+        """Close the input if `can_wait` is True. It is opened again when the request starts."""
 
     def pictures(self, notify: Callable[[], None], watch: PreviewRequest | None) -> PartialImages | None:
         """Return a source of preview images of the unfinished result, or None if no previews are requested.
@@ -85,7 +85,7 @@ class Run(FanOut):
         observer: Observer = SILENT,
         watch: PreviewRequest | None = None,
     ) -> None:
-        """Set the request's memory budget, wake-up callback, time limit and observer. Called before it is scheduled.
+        """Give the request its memory budget, wake-up callback, time limit and observer before it is scheduled.
 
         Args:
             budget: limit for parts in flight, which all requests share.
@@ -93,14 +93,13 @@ class Run(FanOut):
             limit_s: longest time that ``assemble`` may work on a part, in seconds.
             observer: observer that is notified of each joined part.
             watch: object by which a client requests previews of the unfinished result, or None.
-
         """
         self._budget, self._wake, self.limit_s, self._observer = budget, wake, limit_s, observer
         self.growing = self.pictures(wake, watch)
 
     @property
     def progress(self) -> Progress:
-        """Number of joined tiles, and total number of tiles."""
+        """Number of tiles joined so far, and total number of tiles."""
         return Progress(self.done, self.total)
 
     def rendered(self, part: PartInput, engine: int) -> Any:

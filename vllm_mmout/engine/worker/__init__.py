@@ -1,1 +1,1 @@
-"""Code that runs in vLLM's engine core and worker processes, such as ``reduce`` and the time limit of a step."""
+"""Code for vLLM's engine core and worker processes, such as the call of ``reduce`` and the step time limit."""
