@@ -17,7 +17,7 @@ FORMAT = "mmout"
 
 
 class FolderConfigParser(ConfigParserBase):
-    """vLLM config parser that returns a configuration recorded by `take`, instead of reading ``config.json``."""
+    """vLLM config parser that returns the entries given to `take`, instead of reading ``config.json``."""
 
     recorded: ClassVar[dict[str, dict[str, Any]]] = {}
     """Translated ``config.json`` of each model, by folder or hub id."""
@@ -38,7 +38,7 @@ class FolderConfigParser(ConfigParserBase):
 
 
 def take(model: str, entries: dict[str, Any]) -> str:
-    """Let vLLM use ``entries`` in place of the ``config.json`` of ``model``. Return the ``config_format`` for vLLM.
+    """Make vLLM use ``entries`` in place of the ``config.json`` of ``model``. Return the ``config_format`` to set.
 
     With this ``config_format``, vLLM reads the model's configuration by `FolderConfigParser`.
     """
@@ -51,8 +51,8 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the entries that vLLM uses in place of the ``config.json`` of ``model``, as recorded by `take`.
+    """Return the entries that replace the ``config.json`` of ``model``, as set by an earlier call of `take`.
 
-    Return None if it uses the ``config.json``, or if ``config_format`` names another parser.
+    Return None if vLLM reads the ``config.json``, or if ``config_format`` names another parser.
     """
     return FolderConfigParser.recorded.get(model) if config_format == FORMAT else None

@@ -29,7 +29,7 @@ class Savable:
     output_kinds: ClassVar[tuple[str, ...]] = ()
     """Kinds of output that the class belongs to, such as "raster". A file format uses the first that it supports."""
     takes_area: ClassVar[bool] = False
-    """True if `placed` removes the parts of the result outside the request's area of interest, `Source.area`."""
+    """True if an output of this class can be cut to the request's area of interest (`Source.area`)."""
     formats: ClassVar[dict[str, str]] = {}
     """Maps file suffixes such as ".tif" to names of formats. The first entry is the default format."""
 
@@ -99,10 +99,10 @@ class Savable:
             path.write_bytes(self._encode(name, options))
 
     def _sidecars(self, name: str, target: PurePath) -> Mapping[str, bytes | None]:
-        """Return the sidecar files, such as GDAL's ``.aux.xml``, that belong to the file ``target`` in a format.
+        """Return the sidecar files of a saved result, such as GDAL's ``.aux.xml``, by file name.
 
-        ``name`` is the format. The result maps the name of each file to its content, or to None for a file to be
-        removed.
+        ``target`` is the file of the result, and ``name`` its format. A value is the content of the sidecar file, or
+        None if the sidecar file is to be removed.
         """
         return {}
 
@@ -181,7 +181,8 @@ class Source:
     """
 
     size: tuple[int, int] | None = None
-    """(height, width) of the user's input in pixels, by default as in ``valid``. None for an input without pixels."""
+    """(height, width) of the user's input in pixels, by default the shape of ``valid``. None for an input without
+    pixels."""
     seen: tuple[int, int] | None = None
     """(height, width) of the input after it was resized for the model. None if it was not resized."""
     georeference: Georeference | None = None
@@ -223,7 +224,7 @@ class Source:
         return replace(self, metadata={**others, **items})
 
     def lay(self, output: Any) -> Any:
-        """Return a model's output with the size, mask and georeference of this input.
+        """Return a model's output after setting its size, mask and georeference to those of this input.
 
         An output without a method ``placed`` only gets the assumptions that were made about the input.
 
@@ -265,7 +266,7 @@ def resized_mask(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.
 
 
 def merged(source: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Merge an input's metadata ``source`` and its result's, ``own``, which takes precedence. Drop tags about files."""
+    """Add a result's metadata ``own`` to its input's metadata ``source``. Drop tags about the input's file."""
     return {**{name: text for name, text in source.items() if name not in _INPUT_FILE_TAGS}, **own}
 
 

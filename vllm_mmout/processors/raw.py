@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def only_tensor(raw: Raw, takes: str, error: type[MMOutError]) -> torch.Tensor:
-    """Return ``raw``, or its single tensor if it is a dict. Raise ``error`` for a dict of another length.
+    """Return ``raw``, or the only tensor of a dict. Raise ``error`` if a dict does not have exactly one tensor.
 
     The message begins with ``takes``, a description of the accepted values.
     """
@@ -39,7 +39,7 @@ def named(raw: Raw) -> dict[str, torch.Tensor]:
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Apply ``call`` to the given tensors. If they are dicts of tensors, apply it to the tensors of each key.
+    """Call ``call`` with the tensors ``alike``, or, if they are dicts of tensors, with the tensors of each key.
 
     All arguments must be tensors, or dicts with the same keys.
     """
@@ -50,7 +50,7 @@ def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
 
 
 def queue_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a small CPU tensor to a device, behind the work that is queued there, without waiting for that work.
+    """Start copying a small CPU tensor to a device. Do not wait for the work that is queued on the device.
 
     A copy from memory that is not pinned, such as by ``torch.tensor(..., device="cuda")``, would wait.
     """
@@ -101,18 +101,18 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
-    """Return the DecodeError for a ``tensor`` that a subclass's ``reduce`` returned in place of ``what``.
+    """Return the DecodeError for a subclass that overrides ``reduce`` without ``decode``.
 
-    The cause is a subclass that overrides ``reduce``, but not ``decode``.
+    Its ``reduce`` returned ``tensor`` in place of ``what``, which the inherited ``decode`` expects.
     """
     got = "" if tensor is None else f", got {describe(tensor)}"
     return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
 
 
 def asked_output(processor: OutputProcessor, name: str, params: OutputParams) -> str:
-    """Return the kind of output that a request selects. The default is the first of ``processor.outputs``, or "".
+    """Return which of a processor's kinds of output a request selects. The default is the first kind.
 
-    Raise OptionError if the processor does not have it.
+    Return "" if the processor lists no kinds. Raise OptionError if the processor does not have the selected kind.
     """
     asked = params.output if isinstance(params.output, str) else None  # several kinds are made of the first
     output = (*processor.outputs, "")[0] if asked is None else asked

@@ -175,10 +175,10 @@ class _BoxIndex:
 
 
 def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return (lowest, highest) centre, along one axis, of the boxes that the tile at ``start`` may keep.
+    """Return the lowest and highest centre, along one axis, of the boxes that are taken from one tile.
 
-    Boxes with other centres are left to the neighbouring tiles. ``starts`` are the positions of all tiles, and ``tile``
-    is their length.
+    The tile begins at ``start``. Boxes with other centres are taken from the neighbouring tiles. ``starts`` are the
+    positions of all tiles, and ``tile`` is their length.
     """
     number = starts.index(start)
     first, last = -math.inf, math.inf

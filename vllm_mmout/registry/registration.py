@@ -84,7 +84,10 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
 
 
 def with_added(table: Mapping[str, Registration], new: Registration, owner: str) -> dict[str, Registration]:
-    """Return ``table`` with ``new`` added. Raise RegistrationError if ``owner`` has another class of that name."""
+    """Return ``table`` with ``new`` added. Raise RegistrationError if its name belongs to another class.
+
+    ``owner`` names the table in the message.
+    """
     old = table.get(new.name)
     if old is None:
         return {**table, new.name: new}

@@ -48,7 +48,8 @@ class Case:
     """Test example: an output processor, a model's output for several requests, and their common options."""
 
     make: Make
-    """Output processor class, or a function that creates an instance, as each process of the engine does."""
+    """Output processor class, or function that creates a processor. It is called several times, because each process of
+    an engine has its own processor."""
     outputs: Raw
     """Output of the model: a tensor or a dict of tensors, with the requests on axis 0."""
     params: OutputParams = field(default_factory=OutputParams)
@@ -64,7 +65,10 @@ class Case:
 
     @cached_property
     def alone(self) -> list[Any]:
-        """Result of each request if a new processor processes it alone: an output object, or `Refused`."""
+        """Result of each request in a batch of its own: an output object, or `Refused` if an error was raised.
+
+        Each result comes from a new processor.
+        """
         return [
             self.decode(self.make(), packed)
             for row in range(self.count)
@@ -72,7 +76,10 @@ class Case:
         ]
 
     def reduce(self, processor: OutputProcessor, outputs: Raw | None = None) -> list[torch.Tensor | Refused]:
-        """Call ``reduce`` once for all requests. Return the serialised result, uint8 [bytes], or `Refused` for each."""
+        """Call ``reduce`` of a processor once for the outputs of all requests, and serialise the results.
+
+        Return uint8 [bytes] for each request, or `Refused` for each if ``reduce`` raised an error.
+        """
         group = copied(self.outputs if outputs is None else outputs)
         count = len(next(iter(_tensors(group))))
         try:
@@ -164,9 +171,10 @@ def spoilt(outputs: Raw, bad: float) -> Raw | None:
 
 
 def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
-    """Yield (axis, ``outputs`` cut to length 0 along it) for each axis whose length depends on the input.
+    """Yield (axis, ``outputs`` with length 0 along it) for each axis whose length depends on the input.
 
-    Axis 0 holds the requests. The length of axis 1, classes or features, is fixed by the model and is never 0.
+    A test can thus check that a processor accepts an empty result. Axis 0 holds the requests. The length of axis 1,
+    classes or features, is fixed by the model and is never 0.
     """
     for axis in range(2, max(tensor.dim() for tensor in _tensors(outputs))):
         yield axis, each(outputs, partial(_without, axis))
@@ -209,14 +217,14 @@ def compare_sent(
             raise BrokenPromiseError(f"{message}: request {request}, {different}")
 
 
-def stop_lines(lines: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return about 8 of the numbers below ``lines``: the lines where a test for data races pauses a call.
+def stop_lines(line_count: int, sent: torch.Tensor | Refused) -> Iterable[int]:
+    """Return the lines, about 8, at which a test for data races pauses a call. They are below ``line_count``.
 
     The numbers vary with ``sent``, the output of ``reduce``.
     """
-    step = max(1, -(-lines // 8))
+    step = max(1, -(-line_count // 8))
     start = zlib.crc32(sent.numpy().data) % step if isinstance(sent, torch.Tensor) else 0
-    return range(start, lines, step)
+    return range(start, line_count, step)
 
 
 def _tensors(outputs: Raw) -> Iterable[torch.Tensor]:

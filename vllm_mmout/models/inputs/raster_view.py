@@ -72,9 +72,10 @@ class PlanesMapper(Protocol):
         """Return the (height, width) of a large input's tiles. ``asked`` is the tile size in the request, or None."""
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the (height, width) of the tiles for an input of ``size``, and the treatment of tiles at its edges.
+        """Return the (height, width) of an input's tiles, and "shift" or "pad" for tiles beyond its edges.
 
-        "shift" moves a tile that extends over an edge into the input, and "pad" fills it up by reflection.
+        ``size`` is the (height, width) of the input. "shift" moves a tile that extends over an edge into the input, and
+        "pad" fills it up by reflection.
         """
 
     def whole(self, view: RasterView) -> MappedInput:
@@ -107,10 +108,10 @@ class Pixels:
 
 
 TilePixels: TypeAlias = "tuple[NDArray[Any], Sequence[NDArray[np.bool_] | None]]"
-"""Pixels of several tiles, [tiles, bands, height, width], and for each tile a validity mask, [height, width], or None.
-
-Pixels are 0 where nodata. Scale and offset are applied as the model needs them. Values beyond the raster's edge are
-undefined. A mask is False at nodata and outside the request's ``aoi``, or None if all pixels of the tile are valid."""
+"""Tuple of the pixels of several tiles, [tiles, bands, height, width], and a validity mask [height, width] per tile. A
+mask is False at nodata and outside the request's area of interest, or None if all pixels of the tile are valid. Pixels
+are 0 where nodata, and undefined beyond the raster's edge. Scale and offset are already applied if the model needs
+that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class RasterView:
     noted: tuple[str, ...] = ()
     """Notes for the user about assumptions made in the choice of bands."""
     may_be_empty: bool = False
-    """True to accept an input without any valid pixel. False to refuse it if it needs only one forward pass."""
+    """Whether an input that fits in one forward pass may lack valid pixels. If False, such an input is refused."""
     window: Window = field(init=False)
     """Part of the raster that the request uses, as a window of the whole raster."""
     area: PlacedArea | None = field(init=False)
@@ -221,11 +222,11 @@ class RasterView:
         return array, [self._inside(mask, window) for mask, window in zip(valid, windows, strict=True)]
 
     def in_input(self, window: Window) -> Window:
-        """Convert a window of the part that the request uses to a window of the whole raster."""
+        """Convert a window of the part that is used (`window`) to a window of the whole raster."""
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:
-        """Return whether the file of ``other`` has equal size, bands, dtype and metadata, and so is likely the same."""
+        """Return whether ``other`` has equal size, bands, dtype and metadata. Its file is then likely the same."""
 
         def properties(view: RasterView) -> tuple[Any, ...]:
             raster = view.raster
@@ -250,7 +251,7 @@ class RasterView:
         return placed_area(area_of(self.params.aoi), self.raster.georeference, self.raster.size, self.raster.name)
 
     def _inside(self, valid: NDArray[np.bool_] | None, window: Window) -> NDArray[np.bool_] | None:
-        """Return a window's validity mask with False outside the request's area of interest. None means all valid."""
+        """Return ``valid``, the mask of a window, with False outside the area of interest. None means all valid."""
         if self.area is None:
             return valid
         inside = self.area.mask(window)

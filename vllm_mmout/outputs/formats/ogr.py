@@ -45,11 +45,10 @@ _UNITS = 4096
 _UNITS_PER_PIXEL = 8
 """Minimum side length of a raster pixel at the largest zoom, in units of a tile's integer coordinates."""
 _TILE_LIMITS = {"MAX_FEATURES": 300_000, "MAX_SIZE": 8_000_000}
-"""Maximum number of polygons and of bytes in a vector tile. GDAL drops the polygons that exceed it.
-
-A tile of the largest zoom has at most 532 x 532 pixels, its border included, and thus fewer polygons."""
+"""GDAL options: the maximum number of polygons, and of bytes, in a vector tile. GDAL drops polygons beyond these
+limits. A tile of the largest zoom fits in: it has at most 532 x 532 pixels, and no more polygons than pixels."""
 _FINEST = 22
-"""Largest zoom of tiles that GDAL writes."""
+"""Maximum zoom of the vector tiles that GDAL can write."""
 _CHILD = """
 import json, sys
 sys.modules.update(dict.fromkeys(("geopandas", "pandas", "shapely")))
@@ -64,9 +63,9 @@ import if they are installed. Importing them would take longer than all other wo
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
-    """Raise SaveError if PROJ does not know the CRS, or a package that the format needs is not installed.
+    """Raise SaveError if polygons cannot be saved in the format ``form``.
 
-    PMTiles also need a CRS.
+    PROJ must know the CRS, and the packages that the format needs must be installed. PMTiles must have a CRS.
     """
     arrow.check(georeference, form, "")
     if form.name == _PMTILES and arrow.system_of(georeference, form) is None:

@@ -96,7 +96,7 @@ def _picture(image: Image, name: str, choice: FormatChoice, *, flat: bool, budge
 
 
 def _file(output: Savable, name: str, choice: FormatChoice, parent: Path | None, budget: AnswerBudget) -> Encoded:
-    """Encode an output in the format ``name``: large outputs on disk, in the folder ``parent``, others in memory."""
+    """Encode an output in the format ``name``: a large output as a file in ``parent``, others in memory."""
     size = size_of(output, name)
     suffix = next(suffix for suffix, known in output.formats.items() if known == name)
     media_type = FORMATS[name].media_type if name in FORMATS else mimetypes.guess_type(f"result{suffix}")[0]
@@ -142,7 +142,10 @@ def _by_author(output: Any, choice: FormatChoice, to_response: ToResponse, budge
 
 
 def _content(given: Any) -> tuple[bytes, str]:
-    """Return (bytes, media type) from the return value of ``to_response``: such a pair, or data to encode as JSON."""
+    """Convert the return value of ``to_response`` to (bytes, media type).
+
+    The value is such a pair, or data to encode as JSON.
+    """
     wants = "return (bytes, media type), or what JSON can hold"
     if isinstance(given, bytes | bytearray | memoryview):
         raise DecodeError(f"to_response returned bytes without a media type; {wants}")

@@ -21,8 +21,8 @@ _KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., tuple[float, flo
     "offset": (("value",), lambda value: (value, 1.0, -math.inf, math.inf)),
     "scale": (("value",), lambda value: (0.0, value, -math.inf, math.inf)),
 }
-"""Maps each scaling type of MLM 1.4 to its numeric fields, and to a function that converts them to (subtract, divide,
-least, most)."""
+"""Maps each type of ``value_scaling`` in MLM 1.4, STAC's Machine Learning Model extension, to its numeric fields, and
+to a function that converts these numbers to (subtract, divide, minimum, maximum)."""
 
 
 _LARGEST: Final = 3.4e38
@@ -68,7 +68,7 @@ class BandScaling:
 
 
 def _scaling_numbers(entry: Any) -> tuple[float, float, float, float]:
-    """Return (subtract, divide, least, most) of a band from its ``value_scaling`` entry."""
+    """Convert a band's ``value_scaling`` entry of a STAC item to (subtract, divide, minimum, maximum)."""
     kind = entry.get("type") if isinstance(entry, Mapping) else ""
     if kind is None or entry is None:
         return 0.0, 1.0, -math.inf, math.inf

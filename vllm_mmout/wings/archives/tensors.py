@@ -34,7 +34,7 @@ class Union(Struct, omit_defaults=True):
 
 
 class Expression(Struct):
-    """Size of an axis that is not fixed, as an expression of symbols."""
+    """Size of a tensor's axis that may vary, as an arithmetic expression such as ``2*s0``."""
 
     expr_str: str
     hint: dict[Literal["as_int", "as_bool", "as_float"], int | float | bool] | None = None

@@ -33,10 +33,11 @@ class CutScene:
     area: PlacedArea | None = None
     """Area of interest in pixels of the scene, or None. Pixels of the joined result outside of it become nodata."""
     records: dict[int, SceneRecord] = field(default_factory=dict)
-    """Outcomes of the windows that have run. Each key is a window's index in ``parts``."""
+    """Outcomes of the windows that have run. Each key is a window's index in ``parts``, the list of the scene's
+    windows."""
 
     def rows(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the result name and the options of each window. Each window becomes a row of the Ray dataset."""
+        """Return a row of the Ray dataset for each window: the name of the window's result, and its options."""
         named = enumerate(self.parts)
         return [(f"{PARTS}/{self.name}-{number}", _options(part)) for number, part in named]
 
@@ -47,7 +48,10 @@ class CutScene:
         return len(self.records) == len(self.parts)
 
     def joined(self, cluster: Cluster, manifest: Manifest, run: str) -> SceneRecord:
-        """Return the scene's outcome. If all windows succeeded, their results are joined on any node of the cluster."""
+        """Join the results of all windows, if none failed, and return the outcome of the whole scene.
+
+        They are joined on any node of the cluster.
+        """
         failed = [record for _, record in sorted(self.records.items()) if record.error is not None]
         seconds = sum(record.seconds for record in self.records.values())
         if failed:

@@ -108,7 +108,10 @@ class TerratorchMapper(RasterMapper):
         return f"{self.crop[0]} x {self.crop[1]} pixels"
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Scale the bands of the model's only image by `scaled_layers` to the values that the model takes."""
+        """Return the bands of the model's only image, scaled as the request or the files declare.
+
+        The files' scale is only applied if it differs from the model's scale.
+        """
         return scaled_layers(self.images[0].scaling, layers, params)
 
     def fits(self, size: tuple[int, int]) -> bool:
@@ -204,7 +207,7 @@ class TerratorchMapper(RasterMapper):
         return {name: data[name] for name in names}
 
     def _with_scale(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> OutputParams:
-        """Add the model's scale to the request's options if the model does not accept the file's integer dtype.
+        """Return the options with the model's scale added, if the model does not take the files' integer dtype.
 
         The dtype or the request decides whether values are reflectance. It is never guessed from their mean.
         """
@@ -231,7 +234,7 @@ class TerratorchMapper(RasterMapper):
         return msgspec.structs.replace(params, scale=tuple(scale for scale in scales if scale is not None))
 
     def _check_offset(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> None:
-        """Raise OptionError if the request sets ``offset`` but not ``scale``, and the model itself scales integers."""
+        """Raise OptionError if the request sets ``offset`` without ``scale`` for a model that scales integers."""
         if params.offset is None or params.scale is not None:
             return
         for image, place in self._images_with_slices():
@@ -269,7 +272,7 @@ class TerratorchMapper(RasterMapper):
 
 
 def _sets_scale(params: OutputParams) -> bool:
-    """Return whether the request sets a scale or offset as a number, so that the model gets scaled float32 values."""
+    """Return whether the request sets a scale or offset as a number. The model then gets float32 values."""
     return has_numbers(params)
 
 
@@ -279,7 +282,7 @@ def _common_dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
 
 
 def _check_integers(image: Modality, params: OutputParams, *, mixed: bool) -> None:
-    """Raise InputError if an image's integers would be scaled wrongly, or if it mixes integer and float files."""
+    """Raise InputError if an image's integers lack a scale, or if its files are both integers and floats."""
     if mixed and image.scaling.scale != 1:
         raise InputError(
             f"some files of {image.name} hold integers, which need the model's constant_scale, and others hold floats,"

@@ -23,11 +23,11 @@ _PREFIX_TOKENS: Final[Mapping[str, int]] = {
 """Number of class and distillation tokens before the patch tokens, by ``model_type``. Register tokens are not
 included."""
 _HALVING: Final = ("convnext", "convnextv2", "swin", "swinv2")
-"""Model types whose stages, except the first, each halve the rows and columns of the patch grid."""
+"""Types of hierarchical models, in which each stage after the first has half as many rows and columns of patches."""
 
 
 def makes_patches(config: Mapping[str, Any], asked: Any) -> bool:
-    """Return whether the user or config.json selects the output processor for grids of patch embeddings.
+    """Return whether the user or config.json selects the output processor for patch embeddings.
 
     ``asked`` is the output processor in the engine argument. If it is None, ``config.json`` decides.
     """

@@ -34,7 +34,7 @@ def register() -> str:
 
 
 class PromptRequest(ABC):
-    """Request to the plugin ``mmout``, carried as an object in a prompt. The engine's ``encode`` runs it."""
+    """Request to the plugin ``mmout``, stored as an object in a prompt. ``AsyncLLM.encode`` runs it."""
 
     @abstractmethod
     def outputs(
@@ -47,7 +47,10 @@ class PromptRequest(ABC):
 
 
 class MMOutPlugin(ABC):
-    """Base class of the plugin ``mmout``. Its prompts carry a request object, which the engine's ``encode`` runs."""
+    """Base class of the IO Processor plugin ``mmout``, which runs requests from ``LLM.encode``.
+
+    With ``AsyncLLM.encode``, its prompts contain a `PromptRequest`, which runs itself.
+    """
 
     @abstractmethod
     def run(self, llm: BoundLLM, data: Any, *, use_tqdm: Any, lora_request: Any) -> PoolingRequestOutput[Any]:

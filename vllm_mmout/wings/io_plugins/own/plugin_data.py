@@ -77,7 +77,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input(self) -> Any:
-        """The input as `Sources.opened` expects it: URLs or uploaded files. Blocks while base64 is decoded."""
+        """Input for a request to a server: URLs, or files decoded from base64. Blocks while base64 is decoded."""
         return self._one([self._input(text) for text in self.data])
 
     @property
@@ -117,7 +117,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def params_of(self, binding: Binding, name: str) -> OutputParams:
-        """Return the request's options. If the result goes to a folder, the option ``path`` names a new file in it.
+        """Return the request's options. If the result goes to a folder, they name a new file in it as ``path``.
 
         ``name`` is the output processor that `check` returned.
         """

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class StepRoutes(ServerExtension):
-    """Server extension for models that make pictures step by step. A request may ask for ``n`` results."""
+    """Server extension for models that make a picture in several steps, such as diffusion models.
+
+    A request may ask for ``n`` results.
+    """
 
     generations = GENERATIONS.schema("prompt")
 

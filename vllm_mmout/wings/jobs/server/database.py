@@ -33,7 +33,7 @@ _QUEUED_VALUES: Final = {
     "outputs": (),
     "error": None,
 }
-"""Values of the columns of the jobs table for a job that waits to run from its beginning."""
+"""New values of a job's columns in the jobs table when the job must run again from its beginning."""
 
 
 class SceneDatabase:
@@ -104,7 +104,7 @@ class SceneDatabase:
         return _jobs(rows[:limit]), len(rows) > limit
 
     def change(self, job_id: str, *, of: str, **values: Any) -> bool:
-        """Set columns of an unfinished job if the server ``of`` runs it. Return False if nothing was changed.
+        """Set columns of an unfinished job. Return False if it has ended or if another server has taken it over.
 
         Args:
             job_id: the id of the job.
@@ -113,7 +113,6 @@ class SceneDatabase:
 
         Returns:
             False if nothing was changed: the job is finished, was deleted, or another server has taken it over.
-
         """
         with self._using() as connection:
             return _update(connection, "id = ? AND server = ?", values, job_id, of) > 0
@@ -131,7 +130,10 @@ class SceneDatabase:
             connection.execute(f"UPDATE scenes SET preview_asked = 1 WHERE id = ? AND {_UNFINISHED}", (job_id,))
 
     def running(self, server: str) -> dict[str, bool]:
-        """Return a server's unfinished jobs by id: True if a client asked for a preview since the last call."""
+        """Return the ids of a server's unfinished jobs. A value is True if a client has asked for a preview.
+
+        Only requests for a preview since the last call count.
+        """
         with self._using() as connection:
             rows = connection.execute(
                 f"SELECT id, preview_asked FROM scenes WHERE server = ? AND {_UNFINISHED}", (server,)

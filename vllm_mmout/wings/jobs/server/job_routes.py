@@ -129,7 +129,10 @@ def _serves(service: ForwardService, model: str) -> bool:
 
 
 def _rebuild(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
-    """Rebuild the `Work` and the input of a job that another server started. The call blocks while opening files."""
+    """Prepare a job that another server began, so that it can run here. Blocks while opening files.
+
+    Return the job's `Work` and its input.
+    """
     request = decode_request(job.request or "")
     if job.video is not None:
         return video_routes.rebuild(service, job.video, request)

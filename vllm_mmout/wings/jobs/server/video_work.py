@@ -1,4 +1,4 @@
-"""Build the `Work` that runs a video job: the model's input and the options."""
+"""Build the `Work` of a video job: the checked request, with methods that run it and encode the video."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def video_work(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the `Work` that runs a video job. Raise the errors that can be found before the model runs.
+    """Build the `Work` of a video job: the checked request, with methods that run it and encode the video.
+
+    Raise the errors that can be found before the model runs.
 
     Args:
         service: the model's service, with its input mapper and its processors.

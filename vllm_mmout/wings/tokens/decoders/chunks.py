@@ -105,7 +105,7 @@ class WindowedChunks(SoundChunks):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Measurement of the frames that a sample depends on, and of the samples per frame, by decoding test sounds."""
+    """Measurement of a sound decoder by test sounds: samples per frame, and frames that affect a sample."""
 
     decode: Decode
     """Function that decodes codes. It must be deterministic."""
@@ -114,14 +114,13 @@ class Probe:
     size: int
     """Number of codes in the smallest codebook."""
     unit: int
-    """Number of frames that must be decoded together. Test sounds are multiples of this length."""
+    """Number of frames that the decoder needs at a time. The length of each test sound is a multiple of it."""
 
     def lengths(self) -> tuple[int, int]:
-        """Return (a, b) such that a sound of n frames is decoded to a * n + b samples.
+        """Return (a, b), the length of decoded sounds: a sound of n frames has a * n + b samples.
 
         Raises:
             OptionError: the number of samples does not grow evenly with the frames.
-
         """
         few = -(-_MIN_TEST_FRAMES // self.unit) * self.unit
         lengths = [self.decode(self._random(few * times)).shape[1] for times in (1, 2, 3)]
@@ -158,7 +157,7 @@ class Probe:
         )
 
     def _context_at(self, frame_samples: int, frames: int, frame: int, seed: int) -> Context:
-        """Return how far a change of the codes in frame ``frame`` of a random sound reaches in its samples.
+        """Change the codes of one frame of a random sound. Return how many frames before and after it differ.
 
         A change in later frames shows their left context, and a change in earlier frames their right context.
         ``frames`` is the length of the sound, and ``seed`` its random seed.

@@ -53,9 +53,10 @@ class SnacDecoder(TokenDecoder):
         return decoder
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the smallest number of frames whose codes fill whole windows of the decoder's local attention.
+        """Return the smallest number of frames that the decoder's attention windows can take without padding.
 
-        ``rates`` holds the codes per frame of each codebook.
+        Their codes fill whole windows of the decoder's local attention. ``rates`` holds the codes per frame of each
+        codebook.
         """
         steps = rates[0] * self._strides[0]
         return math.lcm(self._window, steps) // steps

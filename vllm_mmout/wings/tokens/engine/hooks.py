@@ -1,4 +1,4 @@
-"""List the functions and classes of vLLM that token-generating models need, to check them when vLLM starts."""
+"""List the functions and classes of vLLM that token-generating models need. They are checked at vLLM's start."""
 
 from __future__ import annotations
 

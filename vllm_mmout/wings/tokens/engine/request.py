@@ -29,7 +29,7 @@ PLAIN = OutputParams()
 
 
 def with_request(sampling: SamplingParams, token_request: TokenRequest) -> SamplingParams:
-    """Return a copy of sampling params to which ``token_request``, with options unknown to vLLM, is attached."""
+    """Return a copy of the sampling params that also holds ``token_request``, the options unknown to vLLM."""
     copied = sampling.clone()
     copied.extra_args = {**(sampling.extra_args or {}), KEY: token_request}
     return copied

@@ -1,4 +1,4 @@
-"""Read the rules for an answer's tokens (`Guide`) from sampling params, and refuse rules that clients send."""
+"""Read from sampling params which tokens an answer may have (`Guide`), and refuse such rules from clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refuse_client_rules(params: SamplingParams) -> None:
 
 
 def tracker_of(params: SamplingParams) -> TokenTracker | None:
-    """Return a `TokenTracker` for a request with a `Guide`, or None for any other request.
+    """Return a tracker of the tokens that may come next, or None if a request has no token rules (`Guide`).
 
     Never raises.
     """

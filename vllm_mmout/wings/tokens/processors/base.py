@@ -37,8 +37,8 @@ class TokenProcessor(OutputProcessor):
     binding: ClassVar[str] = "vllm_mmout.wings.tokens.engine.binding:TokenBinding"
     modality: ClassVar[str] = "tensor"
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `OutputParams` that requests may set, in addition to the fields that all token-generating models
-    accept."""
+    """Fields of `OutputParams` that requests to this processor may set. Some other fields are accepted for all models
+    that generate tokens."""
     layout: TokenLayout
     """Layout of the tokens that encode pictures or sounds."""
     max_batch: int = 8
@@ -99,7 +99,10 @@ class TokenProcessor(OutputProcessor):
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """Set ``partial`` (incomplete) and ``span`` (token range) of ``output`` from ``medium``, and return ``output``."""
+    """Set ``output.partial`` (incomplete) and ``output.span`` (token range), and return ``output``.
+
+    Both come from ``medium``, the codes that ``output`` was decoded from.
+    """
     output.partial = not medium.complete
     output.span = (medium.start, medium.stop)
     return output

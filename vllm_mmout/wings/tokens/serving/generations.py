@@ -1,4 +1,4 @@
-"""Answer requests for pictures that a model generates from a text as tokens."""
+"""Answer HTTP requests for pictures from models that generate pictures as tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ PARTIAL = "X-MMOut-Partial"
 
 
 def with_accept(request: Request, fields: TokenImagesRequest, maker: Maker) -> TokenImagesRequest:
-    """Return the fields with the file format of the ``Accept`` header. Raise an ApiError if it is not available."""
+    """Return ``fields`` with the file format that the request's ``Accept`` header names.
+
+    Raise ApiError if the format is not available, or if the other fields need an answer in JSON.
+    """
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     for conflicts, param in (
         (fields.n > 1, "n"),
@@ -97,7 +100,10 @@ async def answer(
     fields: TokenImagesRequest,
     run: GenerateArguments,
 ) -> Response:
-    """Generate pictures with the arguments ``run``, and return them in one response."""
+    """Generate the pictures of a request, and return all of them in one HTTP response.
+
+    ``run`` holds the arguments of the engine's ``generate``.
+    """
     outputs = await service.generated(run)
     pictures = [picture for answer in outputs.outputs for picture in answer.multimodal]  # type: ignore[attr-defined]
     if not pictures:
@@ -119,7 +125,10 @@ async def answer(
 
 
 def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | None:
-    """Return the default of ``max_tokens`` for a picture of ``needed`` tokens. ``usual`` is the model's own default."""
+    """Return the default of ``max_tokens`` for a request for a picture of ``needed`` tokens.
+
+    ``usual`` is the model's own default of ``max_tokens``.
+    """
     if needed is None or opened:
         return usual if needed is None else needed
     return None if usual is None else max(usual, needed)
