@@ -57,7 +57,7 @@ class EngineBinding(ABC):
     llm: ClassVar[str]
     """Import path ("module:Class") of the subclass of vLLM's ``LLM`` that the engine uses."""
     output_processor: ClassVar[str]
-    """Import path ("module:Class") of the subclass of ``OutputProcessor``, with methods ``setup`` and ``close``."""
+    """Import path ("module:Class") of a subclass of vLLM's ``OutputProcessor`` with ``setup`` and ``close``."""
 
     @classmethod
     @abstractmethod
@@ -67,7 +67,7 @@ class EngineBinding(ABC):
         """Create the output processors and settings of an engine that is about to start, from ``vllm_config``."""
 
     def started(self, engine: Any) -> Self:
-        """Return this binding with values added that are only known once ``engine`` has started."""
+        """Return this binding, completed with values that are only known once ``engine`` has started."""
         return self
 
     @abstractmethod

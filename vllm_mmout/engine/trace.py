@@ -106,7 +106,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """Recorder that writes the stages of one request, or of one block of its tiles, to a trace file."""
+    """Recorder of the stages of one request, or of one block of its tiles, for a trace file."""
 
     trace: Trace
     request: str

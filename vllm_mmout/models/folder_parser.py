@@ -17,7 +17,7 @@ FORMAT = "mmout"
 
 
 class FolderConfigParser(ConfigParserBase):
-    """vLLM config parser that returns the entries given to `take`, instead of reading ``config.json``."""
+    """vLLM config parser that returns the entries given to the function `take` in place of ``config.json``."""
 
     recorded: ClassVar[dict[str, dict[str, Any]]] = {}
     """Translated ``config.json`` of each model, by folder or hub id."""
@@ -51,7 +51,7 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the entries that replace the ``config.json`` of ``model``, as set by an earlier call of `take`.
+    """Return the entries that a call of `take` set in place of the ``config.json`` of ``model``.
 
     Return None if vLLM reads the ``config.json``, or if ``config_format`` names another parser.
     """

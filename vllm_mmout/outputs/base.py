@@ -99,10 +99,10 @@ class Savable:
             path.write_bytes(self._encode(name, options))
 
     def _sidecars(self, name: str, target: PurePath) -> Mapping[str, bytes | None]:
-        """Return the sidecar files of a saved result, such as GDAL's ``.aux.xml``, by file name.
+        """Return the contents of sidecar files, such as GDAL's ``.aux.xml``, that belong to a saved result.
 
-        ``target`` is the file of the result, and ``name`` its format. A value is the content of the sidecar file, or
-        None if the sidecar file is to be removed.
+        They are by file name. ``target`` is the file of the result, and ``name`` its format. The value None means that
+        the sidecar file is to be removed.
         """
         return {}
 
@@ -224,7 +224,7 @@ class Source:
         return replace(self, metadata={**others, **items})
 
     def lay(self, output: Any) -> Any:
-        """Return a model's output after setting its size, mask and georeference to those of this input.
+        """Set the size, mask and georeference of a model's output to the values of this input. Return the output.
 
         An output without a method ``placed`` only gets the assumptions that were made about the input.
 

@@ -39,7 +39,7 @@ def named(raw: Raw) -> dict[str, torch.Tensor]:
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Call ``call`` with the tensors ``alike``, or, if they are dicts of tensors, with the tensors of each key.
+    """Apply ``call`` to tensors, or, if dicts of tensors are given, to the tensors of each key.
 
     All arguments must be tensors, or dicts with the same keys.
     """
@@ -122,7 +122,7 @@ def asked_output(processor: OutputProcessor, name: str, params: OutputParams) ->
 
 
 def has_method(instance: object, method: Any) -> bool:
-    """Return whether ``instance`` uses ``method`` of its class, and no subclass overrides it."""
+    """Return whether ``instance`` has the method ``method``, and not another one that a subclass defines."""
     return getattr(getattr(instance, method.__name__), "__func__", None) is method
 
 

@@ -175,10 +175,10 @@ class _BoxIndex:
 
 
 def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the lowest and highest centre, along one axis, of the boxes that are taken from one tile.
+    """Return the lowest and highest centre, along one axis, of the boxes that the tile at ``start`` may contribute.
 
-    The tile begins at ``start``. Boxes with other centres are taken from the neighbouring tiles. ``starts`` are the
-    positions of all tiles, and ``tile`` is their length.
+    Boxes with other centres are taken from the neighbouring tiles. ``starts`` are the positions of all tiles, and
+    ``tile`` is their length.
     """
     number = starts.index(start)
     first, last = -math.inf, math.inf

@@ -56,7 +56,8 @@ class Case:
     equal: Equal | None = None
     """Function that returns whether two outputs are equal, or None to compare with `difference`."""
     allow: Sequence[str] = ()
-    """Names of attributes that may change during requests, such as a decoder that is loaded on first use."""
+    """Names of the processor's attributes that may change during requests, such as a decoder that is loaded on first
+    use."""
 
     @property
     def count(self) -> int:
@@ -65,7 +66,7 @@ class Case:
 
     @cached_property
     def alone(self) -> list[Any]:
-        """Result of each request in a batch of its own: an output object, or `Refused` if an error was raised.
+        """Result of each request in its own batch: an output object, or `Refused` if an error was raised.
 
         Each result comes from a new processor.
         """
@@ -218,7 +219,7 @@ def compare_sent(
 
 
 def stop_lines(line_count: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return the lines, about 8, at which a test for data races pauses a call. They are below ``line_count``.
+    """Return the numbers of about 8 of ``line_count`` lines: a test for data races pauses a call at these lines.
 
     The numbers vary with ``sent``, the output of ``reduce``.
     """

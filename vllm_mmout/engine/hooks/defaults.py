@@ -191,7 +191,7 @@ def _switched_off(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
 
 
 def _refuse_another_type(config: dict[str, Any]) -> None:
-    """Raise OptionError if ``config.json`` names a class under "mmout", but its ``model_type`` is not "mmout"."""
+    """Raise OptionError if ``config.json`` has ``mmout.model`` (the model class), but not the model type "mmout"."""
     table = config.get("mmout")
     if isinstance(table, dict) and "model" in table:
         raise OptionError(

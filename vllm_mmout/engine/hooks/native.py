@@ -38,9 +38,9 @@ class StartListener:
 
 
 def output_router(vllm_config: VllmConfig, *, in_process: bool) -> Callable[..., Any] | None:
-    """Return a function that creates vLLM's output processor with this package's class, or None.
+    """Return a function that creates an engine's output processor, or None for vLLM's standard class.
 
-    None means that vLLM's own class is used. This implements `OutputRegistry.output_router`.
+    This implements `OutputRegistry.output_router`.
     """
     if not is_installed():  # VLLM_PLUGINS excludes the plugin, or vLLM has drifted
         return None

@@ -257,9 +257,9 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_prepare(
         self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None, *, checked: bool
     ) -> Request | Run:
-        """Check the options of a request and read or open its input, in a thread. Return the request or a `Run`.
+        """Check the options of a request, and read or open its input, in a thread. Return the prepared request.
 
-        A `Run` is a request that is cut into tiles. If ``checked`` is True, the options are not checked again.
+        A request that is cut into tiles becomes a `Run`. If ``checked`` is True, the options are not checked again.
         """
         binding = self.output_processor.binding
         try:

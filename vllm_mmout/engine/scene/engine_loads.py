@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 AHEAD = 2
-"""Number of engine steps whose requests are sent ahead to an engine. With 2, an engine has its next work before it ends
-a step."""
+"""Number of engine steps whose requests an engine gets in advance. With 2, it computes one step while the next arrives.
+"""
 
 
 @dataclass(slots=True)
@@ -21,7 +21,8 @@ class Load:
     """Number of engine steps that the work takes. A block of tiles takes 1, and any other request a fraction of a step.
     """
     since: float = 0.0
-    """Time of the engine's latest answer, or when it got work after being idle, in seconds of ``EngineLoads.clock``."""
+    """Time of the engine's latest answer, or of its latest request if it was idle before, in seconds of
+    ``EngineLoads.clock``."""
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class EngineLoads:
         self._next = self.first
 
     def has_room(self, *, gives_way: bool = False) -> bool:
-        """Return whether any engine can take more tiles of scenes.
+        """Return whether at least one engine can take more tiles.
 
         ``gives_way`` is True while requests for small inputs, which are not cut into tiles, arrive. Only idle engines
         can take tiles then.
@@ -57,9 +58,9 @@ class EngineLoads:
         return any(load.steps < AHEAD and not (gives_way and load.tiles) for load in self.loads)
 
     def take(self, tiles: int, *, block: bool) -> int:
-        """Select the engine for ``tiles`` more tiles, count them as in flight there, and return the engine's index.
+        """Count ``tiles`` tiles as in flight in the engine with the fewest tiles, and return that engine's index.
 
-        The engine with the fewest tiles in flight is chosen. Engines with equally few tiles take turns.
+        Engines with equally few tiles take turns.
         """
         order = sorted(range(self.count), key=lambda index: (index - self._next) % self.count)
         engine = min(order, key=lambda index: self.loads[index].tiles)

@@ -69,8 +69,8 @@ class FanOut(ABC):
         self._lanes = {name: Lane(name, self) for name in processor_names}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
-        """Names of the running threads: a processor's name for the thread that joins its tiles, None for the reading
-        thread."""
+        """Names of the running threads. A thread that joins tiles has its processor's name, and the reading thread
+        None."""
         self._threads: dict[str | None, threading.Thread] = {}
 
     @abstractmethod

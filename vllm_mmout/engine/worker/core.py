@@ -1,4 +1,4 @@
-"""Set up an engine core with output processors: step time limit, tracing, pinned inputs, sleep instead of polling."""
+"""Set up an engine core with output processors: limit the time of a step, trace steps, and sleep instead of polling."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place
 
 _Validity: TypeAlias = Literal["values", "alpha", "dataset", "bands"]
-"""How valid pixels are marked: by nodata values, an alpha band, one mask for all bands, or a mask per band."""
+"""Marking of valid pixels: by nodata values, an alpha band, one mask for all bands, or a mask per band."""
 _NO_METADATA = frozenset({"AREA_OR_POINT", "TIFFTAG_XRESOLUTION", "TIFFTAG_YRESOLUTION", "TIFFTAG_RESOLUTIONUNIT"})
 """GDAL metadata items that are not copied: whether pixels are areas or points, and the resolution for printing."""
 
@@ -133,9 +133,10 @@ class OpenGdal(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """How often each part was read by GDAL: all parts of the image, then all parts of the mask, int64.
+        """Number of times that GDAL has read each part of the image and, after these, each part of the mask.
 
-        The shape is [2 * parts]. The parts are the rectangles that the raster is read in. They are listed row by row.
+        The numbers are int64 [2 * parts]. The parts are the rectangles that the raster is read in. They are listed row
+        by row.
         """
         return self._decoded.ravel()
 
@@ -167,7 +168,7 @@ def _palette(dataset: Any) -> NDArray[np.uint8] | None:
 
 
 def _validity(dataset: Any, alpha: int | None) -> _Validity:
-    """Return how valid pixels are marked in a dataset: by nodata values, an alpha band or masks (RFC 15)."""
+    """Return how a dataset marks valid pixels: by nodata values, an alpha band or masks (GDAL RFC 15)."""
     data = [band for band in dataset.indexes if band != alpha]
     flags = [{flag.name for flag in dataset.mask_flag_enums[band - 1]} for band in data]
     if alpha is None:  # GDAL's alpha band may be described as something else
@@ -190,7 +191,7 @@ _MIN_CALL_BYTES = 2**18
 _SIDE = 1024
 """Largest height and width, in pixels, of the parts that a VRT is read in, unless its blocks are larger."""
 _MAX_VRT_PART_BYTES = 32 << 20
-"""Maximum size, in decoded bytes, of the parts in which a VRT is read, unless one block is larger. Parts are large
+"""Maximum size, in decoded bytes, of a part of a VRT that is read at once, unless one block is larger. Parts are large
 because GDAL searches all sources of the VRT in each read."""
 
 
@@ -218,7 +219,7 @@ def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel_
 
 
 class GdalParts:
-    """Adapter by which `read_windows` reads bands or masks of a GDAL dataset, in parts of whole GDAL blocks.
+    """Adapter that lets `read_windows` read bands or masks of a GDAL dataset, in parts of whole GDAL blocks.
 
     ``decoded``, int64 [rows, columns] of parts, counts how often each part was read.
     """

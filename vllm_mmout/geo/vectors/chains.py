@@ -15,10 +15,10 @@ class Chains:
     order: NDArray[np.int32]
     """Indices of all elements, sorted by list and, within each list, from its first element to its last."""
     starts: NDArray[np.int64]
-    """Index in `order` (the elements of all lists) at which each list begins. The last item is the number of elements.
+    """Start of each list in `order`, the array with the elements of all lists. The last item is the number of elements.
     """
     closed: NDArray[np.bool_]
-    """True for each list that is a ring, in which the first element follows the last."""
+    """True for each list that is a ring: its first element follows its last."""
     chain: NDArray[np.int32]
     """Index of the linked list that contains each element."""
 

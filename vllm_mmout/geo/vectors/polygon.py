@@ -100,7 +100,7 @@ class Rings(_Columns):
     """True for rings around a hole, False for exteriors."""
 
     def with_regions(self, region: NDArray[np.intp]) -> Rings:
-        """Return a copy of the table in which ``region[i]`` replaces each region index ``i``."""
+        """Return a copy of the table with new region indices: ``region[i]`` replaces ``i``."""
         return replace(self, region=region[self.region])
 
 

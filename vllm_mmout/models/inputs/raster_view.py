@@ -222,11 +222,11 @@ class RasterView:
         return array, [self._inside(mask, window) for mask, window in zip(valid, windows, strict=True)]
 
     def in_input(self, window: Window) -> Window:
-        """Convert a window of the part that is used (`window`) to a window of the whole raster."""
+        """Convert a window that is relative to `window`, the part in use, to a window of the whole raster."""
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:
-        """Return whether ``other`` has equal size, bands, dtype and metadata. Its file is then likely the same."""
+        """Return whether both views have equal size, bands, dtype and metadata, and thus likely the same file."""
 
         def properties(view: RasterView) -> tuple[Any, ...]:
             raster = view.raster

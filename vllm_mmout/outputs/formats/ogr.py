@@ -45,8 +45,8 @@ _UNITS = 4096
 _UNITS_PER_PIXEL = 8
 """Minimum side length of a raster pixel at the largest zoom, in units of a tile's integer coordinates."""
 _TILE_LIMITS = {"MAX_FEATURES": 300_000, "MAX_SIZE": 8_000_000}
-"""GDAL options: the maximum number of polygons, and of bytes, in a vector tile. GDAL drops polygons beyond these
-limits. A tile of the largest zoom fits in: it has at most 532 x 532 pixels, and no more polygons than pixels."""
+"""GDAL's limits for a vector tile: number of polygons and bytes. GDAL drops polygons beyond them. A tile of the largest
+zoom stays below the first limit, since it has at most 532 x 532 pixels."""
 _FINEST = 22
 """Maximum zoom of the vector tiles that GDAL can write."""
 _CHILD = """

@@ -23,7 +23,7 @@ _PREFIX_TOKENS: Final[Mapping[str, int]] = {
 """Number of class and distillation tokens before the patch tokens, by ``model_type``. Register tokens are not
 included."""
 _HALVING: Final = ("convnext", "convnextv2", "swin", "swinv2")
-"""Types of hierarchical models, in which each stage after the first has half as many rows and columns of patches."""
+"""Types of hierarchical models. Each stage after the first halves the number of rows and columns of patches."""
 
 
 def makes_patches(config: Mapping[str, Any], asked: Any) -> bool:

@@ -79,7 +79,7 @@ class Alignment:
         return float(np.hypot(*self.to_raster[:2, 1])), float(np.hypot(*self.to_raster[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
-        """Return the window of the raster that fills ``window`` of the reference raster, or None without overlap."""
+        """Return the window of this raster that fills ``window`` of the reference raster. None if they do not meet."""
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
         if self.box_converter is None:
             middles = _corners(self.to_raster, window, margin=0.5)

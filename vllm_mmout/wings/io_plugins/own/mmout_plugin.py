@@ -71,6 +71,6 @@ def prompt_request(prompt: Any, pooling_params: PoolingParams | None) -> PromptR
 
 
 def find_mmout_plugin(processors: Any) -> MMOutPlugin | None:
-    """Return the plugin ``mmout`` from vLLM's pooling processors by task, or None if the engine does not use it."""
+    """Return the plugin ``mmout`` among vLLM's pooling processors, or None if the engine does not use it."""
     plugin = getattr(processors.get(TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     return plugin if isinstance(plugin, MMOutPlugin) else None

@@ -22,7 +22,7 @@ def bind_requests(processor: Any) -> None:
 
 
 def bind_async_llm(engine: Any) -> None:
-    """Let ``AsyncLLM.encode`` run requests for the plugin ``mmout``, if the engine uses this plugin."""
+    """Make ``encode`` of a started ``AsyncLLM`` run requests for the plugin ``mmout``, if the engine uses it."""
     if _plugin_of(engine.model_config) == NAME:
         from vllm_mmout.wings.io_plugins.own.naming_engines import NamingAsyncLLM
 
@@ -30,7 +30,7 @@ def bind_async_llm(engine: Any) -> None:
 
 
 def bind_llm(llm: Any) -> None:
-    """Let ``LLM.encode`` run requests for the plugin ``mmout``, if the engine uses this plugin."""
+    """Make ``LLM.encode`` run requests for the plugin ``mmout``, if the engine uses this plugin."""
     if find_mmout_plugin(getattr(llm, "pooling_io_processors", None)) is not None:
         from vllm_mmout.wings.io_plugins.own.naming_engines import NamingLLM
 

@@ -1,4 +1,4 @@
-"""Choose the service of OpenAI's image routes for servers whose model is iterative, such as a diffusers pipeline."""
+"""Serve OpenAI's image routes for models that compute in several steps, such as a diffusers pipeline."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _QUEUED_VALUES: Final = {
     "outputs": (),
     "error": None,
 }
-"""New values of a job's columns in the jobs table when the job must run again from its beginning."""
+"""Values to write into a job's row of the jobs table when the job must run again from its beginning."""
 
 
 class SceneDatabase:
@@ -130,7 +130,7 @@ class SceneDatabase:
             connection.execute(f"UPDATE scenes SET preview_asked = 1 WHERE id = ? AND {_UNFINISHED}", (job_id,))
 
     def running(self, server: str) -> dict[str, bool]:
-        """Return the ids of a server's unfinished jobs. A value is True if a client has asked for a preview.
+        """Map the id of each unfinished job of a server to whether a client has asked for a preview of it.
 
         Only requests for a preview since the last call count.
         """

@@ -114,10 +114,10 @@ class Probe:
     size: int
     """Number of codes in the smallest codebook."""
     unit: int
-    """Number of frames that the decoder needs at a time. The length of each test sound is a multiple of it."""
+    """Number of frames that must be decoded together. The length of each test sound is a multiple of it."""
 
     def lengths(self) -> tuple[int, int]:
-        """Return (a, b), the length of decoded sounds: a sound of n frames has a * n + b samples.
+        """Return (a, b), which give the length of decoded sounds: n frames make a * n + b samples.
 
         Raises:
             OptionError: the number of samples does not grow evenly with the frames.

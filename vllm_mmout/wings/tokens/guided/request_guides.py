@@ -26,7 +26,7 @@ def refuse_client_rules(params: SamplingParams) -> None:
 
 
 def tracker_of(params: SamplingParams) -> TokenTracker | None:
-    """Return a tracker of the tokens that may come next, or None if a request has no token rules (`Guide`).
+    """Return a tracker of the tokens that may come next, or None for requests without token rules (`Guide`).
 
     Never raises.
     """

@@ -37,8 +37,8 @@ class TokenProcessor(OutputProcessor):
     binding: ClassVar[str] = "vllm_mmout.wings.tokens.engine.binding:TokenBinding"
     modality: ClassVar[str] = "tensor"
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `OutputParams` that requests to this processor may set. Some other fields are accepted for all models
-    that generate tokens."""
+    """Fields of `OutputParams` that requests to this processor may set. They add to the fields that all models for
+    tokens accept."""
     layout: TokenLayout
     """Layout of the tokens that encode pictures or sounds."""
     max_batch: int = 8
@@ -94,12 +94,15 @@ class TokenProcessor(OutputProcessor):
         raise NotImplementedError(f"{type(self).__name__} must define decode_batch(media)")
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Return the batch key of a medium, by default the shapes of its codes. A batch has media with equal keys."""
+        """Return a key for ``medium``, a picture or sound. Only media with equal keys are decoded in one batch.
+
+        The default key is the shapes of the codes of ``medium``.
+        """
         return tuple(ids.shape for ids in medium.codes)
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """Set ``output.partial`` (incomplete) and ``output.span`` (token range), and return ``output``.
+    """Set ``output.partial`` (is incomplete) and ``output.span`` (token range). Return ``output``.
 
     Both come from ``medium``, the codes that ``output`` was decoded from.
     """
