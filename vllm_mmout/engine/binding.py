@@ -35,7 +35,7 @@ and a memory that is used in parts needs room."""
 
 @dataclass(frozen=True)
 class EngineBinding(ABC):
-    """Output processors and settings of one engine, and the classes that replace vLLM's in it. Abstract base class.
+    """Abstract base class for one engine's output processors and settings, and the classes that replace vLLM's own.
 
     A subclass also names the classes that replace vLLM's in such an engine. See `OutputProcessor.binding`.
     """
@@ -46,7 +46,7 @@ class EngineBinding(ABC):
     """Output processors of this process by name. The first is the default."""
     settings: EngineSettings
     choice: Choice
-    """Selection of the output processors, by the engine argument, ``config.json`` or the model's class."""
+    """The chosen output processors. They are chosen by the engine argument, ``config.json`` or the model's class."""
 
     generates: ClassVar[bool]
     """Whether the model generates tokens instead of answering in one forward pass."""

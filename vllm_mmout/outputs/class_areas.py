@@ -55,7 +55,7 @@ def count_areas(raster: ClassRaster) -> list[ClassArea]:
 
 
 def class_table(raster: ClassRaster, counts: NDArray[np.int64], areas: NDArray[np.float64] | None) -> list[ClassArea]:
-    """Return the pixels and the area of each class of a raster that occurs or has a name.
+    """Return the pixels and the area of each class that occurs in a raster or has a name.
 
     ``counts`` are the pixels by class id, and ``areas`` the areas in square metres, or None if they are unknown.
     """

@@ -122,12 +122,12 @@ def asked_output(processor: OutputProcessor, name: str, params: OutputParams) ->
 
 
 def has_method(instance: object, method: Any) -> bool:
-    """Return whether ``instance`` has the method ``method``, and not another one that a subclass defines."""
+    """Return whether ``instance`` uses ``method`` itself, and not an override by a subclass."""
     return getattr(getattr(instance, method.__name__), "__func__", None) is method
 
 
 def decoded_tiles(processor: OutputProcessor, raw: Raw, params: OutputParams) -> RasterTiles:
-    """Decode several raster tiles at once. All get the metadata of the first tile.
+    """Decode several raster tiles at once. Decode the metadata of the first tile only, for all tiles.
 
     ``raw`` is the return value of ``reduce`` with the tiles on axis 0. The processor decodes the first tile, and so
     checks dtype and shape.

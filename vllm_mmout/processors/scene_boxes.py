@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.parts import Parts
 
 _CONTAINED = 0.5
-"""Maximum fraction of a box at its tile's edge that may be inside a box of another tile. Above it, the box at the edge
-is dropped as a duplicate."""
+"""Maximum fraction of a box at its tile's edge that a box of another tile may cover. If more is covered, the box at the
+edge is dropped as a duplicate."""
 _MARGIN = 0.05
-"""Maximum distance between a box and an edge of its tile for the box to count as cut off there: this fraction of the
-box's side, at least 1 pixel."""
+"""Fraction of a box's side. A box that is closer than this, or than 1 pixel, to an edge of its tile counts as cut off
+there."""
 
 
 def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> DetectionOutput:
@@ -161,7 +161,7 @@ class _BoxIndex:
         self._boxes: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
 
     def cells(self, kind: int, box: NDArray[np.float64]) -> list[tuple[int, int, int]]:
-        """Return the cells, as (class, row, column), that a box of class ``kind`` overlaps."""
+        """Return the grid cells, as (class, row, column), that a box of class ``kind`` overlaps."""
         left, top, right, bottom = (box // self._side).astype(int).tolist()
         return [(kind, row, col) for row in range(top, bottom + 1) for col in range(left, right + 1)]
 

@@ -219,7 +219,7 @@ def compare_sent(
 
 
 def stop_lines(line_count: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return the numbers of about 8 of ``line_count`` lines: a test for data races pauses a call at these lines.
+    """Return about 8 line numbers below ``line_count``. A test for data races pauses a call at each of them.
 
     The numbers vary with ``sent``, the output of ``reduce``.
     """

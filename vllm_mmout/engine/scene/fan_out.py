@@ -69,8 +69,8 @@ class FanOut(ABC):
         self._lanes = {name: Lane(name, self) for name in processor_names}
         self._to_join = len(self._lanes)
         self._running: set[str | None] = {None, *self._lanes}
-        """Names of the running threads. A thread that joins tiles has its processor's name, and the reading thread
-        None."""
+        """Names of the running threads: processor names for threads that join tiles, and None for the thread that reads
+        tiles."""
         self._threads: dict[str | None, threading.Thread] = {}
 
     @abstractmethod

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Run(FanOut):
-    """User request that consists of many engine requests, from its opened input to its result.
+    """User request that is split into many engine requests. It owns the opened input and makes the result.
 
     A subclass makes the parts (`measure`, `parts`), turns their results into outputs (`join`, `deliver`), and closes
     the input (`close`).
@@ -93,6 +93,7 @@ class Run(FanOut):
             limit_s: longest time that ``assemble`` may work on a part, in seconds.
             observer: observer that is notified of each joined part.
             watch: object by which a client requests previews of the unfinished result, or None.
+
         """
         self._budget, self._wake, self.limit_s, self._observer = budget, wake, limit_s, observer
         self.growing = self.pictures(wake, watch)

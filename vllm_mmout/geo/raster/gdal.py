@@ -92,7 +92,7 @@ def gdal_files(name: str) -> list[Path]:
 
 
 class OpenGdal(OpenSegments):
-    """An open raster that is read through GDAL.
+    """An opened raster that is read through GDAL.
 
     It is read in parts of whole GDAL blocks, and each part once per call, so that the speed does not depend on GDAL's
     cache. The blocks of a VRT's sources are unknown; a block that overlaps several parts is decoded for each of them.
@@ -248,7 +248,10 @@ class GdalParts:
             )
 
     def window(self, place: Place) -> Window:
-        """Return the window of the raster that one part covers. ``place`` is the part's (plane, row, column)."""
+        """Return the window of the raster that the part at ``place`` covers. A part is read by GDAL at once.
+
+        ``place`` is (plane, row, column) of the part.
+        """
         return Window.of_block(*place[1:], self.block, self._raster.size)
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:

@@ -1,4 +1,4 @@
-"""Class `OpenSegments`: base class of open rasters that are stored in strips or tiles."""
+"""Class `OpenSegments`: base class of opened rasters that are stored in strips or tiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OpenSegments(OpenRaster):
-    """Open raster stored in segments (strips or tiles), with an optional mask image."""
+    """An opened raster that is stored in segments (strips or tiles), with an optional mask image."""
 
     def __init__(self, *, masked_by_alpha: bool, **facts: Any) -> None:
         super().__init__(**facts)

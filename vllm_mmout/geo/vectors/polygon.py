@@ -33,7 +33,8 @@ class Polygons:
     """Number of corners of each ring. A polygon's first ring is its exterior and runs counterclockwise as seen on a
     screen. The others are holes and run clockwise."""
     vertices: NDArray[np.int32]
-    """Column and row of all corners, int32 [n, 2], ring by ring. The low two bits of a column hold flags."""
+    """Column and row of all corners, int32 [n, 2], ring by ring. The two lowest bits of a column are flags, not part of
+    it."""
     continued: bool
     """True if the first polygon began in the previous batch, which holds its other rings."""
     continues: bool

@@ -94,7 +94,7 @@ class PlanesMapper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """Pixels of one window, with scale and offset applied as the model needs them."""
+    """Pixels of one window. Scale and offset are already applied if the model needs that."""
 
     array: NDArray[Any]
     """Pixels [bands, height, width], 0 where nodata. With several dates, the dates of each band follow one another."""
@@ -191,7 +191,7 @@ class RasterView:
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int, empty: Empty = np.empty
     ) -> Generator[TilePixels, None, None]:
-        """Yield the pixels of windows in batches of up to ``count`` tiles of ``size``, with the tiles on axis 0.
+        """Yield the pixels of windows in batches of tiles of equal size, with the tiles on axis 0.
 
         ``empty`` allocates the arrays, see `OpenRaster.tiles`. Raises InputError if the file is damaged. Its ``tile``
         is the index of the first damaged window.

@@ -18,8 +18,8 @@ class Upload:
     """File that a client sent, in memory if it is small, else on disk."""
 
     name: str
-    """File name that the client sent, without folders. Shown in messages, may name a band, and is never used as a
-    path."""
+    """File name that the client sent, without folders. It is shown in messages and may name a band, but is never used
+    as a path."""
     file: BinaryIO
     """Seekable file, positioned at its start once it is complete."""
     size: int

@@ -77,7 +77,7 @@ class TensorMeta(Struct):
     strides: list[Size]
     storage_offset: Size
     layout: Literal[7]
-    """Always `STRIDED`. Sparse layouts are refused."""
+    """Memory layout of the tensor. It must be `STRIDED` (dense). Sparse layouts are refused."""
 
     @staticmethod
     def numbers(sizes: Iterable[Size]) -> list[int]:
@@ -89,7 +89,7 @@ class TensorMeta(Struct):
 
 
 class Payload(Struct):
-    """Stored tensor of an archive, a weight or a constant, with its file and memory layout."""
+    """Weight or constant that is stored in an archive, with its file and memory layout."""
 
     path_name: Annotated[str, Meta(pattern=r"\A(weight|tensor)_[0-9]+\Z")]
     is_param: bool

@@ -93,7 +93,9 @@ def _join(scene: CutScene, manifest: Manifest, run: str) -> SceneRecord:
 def cut_large_scenes(
     cluster: Cluster, job: RunSettings, rows: Sequence[tuple[str, str]], side: int
 ) -> dict[str, CutScene]:
-    """Cut the scenes whose height or width exceeds ``side`` pixels into windows. Return them by path or address.
+    """Cut the scenes whose height or width exceeds ``side`` pixels into windows.
+
+    Return the cut scenes by path or address.
 
     A scene that cannot be opened is left out. The error is reported when the model runs on it.
     """

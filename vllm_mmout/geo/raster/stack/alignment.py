@@ -36,8 +36,8 @@ _EDGE_MARGIN = 1
 """Margin, in pixels, added around a window that was computed in another coordinate system, since its curved edges are
 only approximated."""
 _SHARED_CRS = CRS.from_epsg(3857)
-"""Placeholder for the coordinate system passed to GDAL if both rasters have the same. Coordinates are then pixel
-positions, at full precision."""
+"""Coordinate system passed to GDAL in place of the real one, if two rasters share it. All coordinates passed to GDAL
+are then pixel positions, which keep full precision."""
 _ORIGIN = 1000.0
 """Offset added to pixel positions that are passed to GDAL as coordinates. With an origin of (0, 0), rasterio would
 treat the transform as missing."""

@@ -17,7 +17,8 @@ from vllm_mmout.geo.raster.files import HeaderFile, SharedFile
 from vllm_mmout.geo.raster.formats import ZARR_METADATA
 
 _METADATA_BYTES: Final = 2**24
-"""Largest accepted size of all metadata files of a store together, in bytes. A thousand arrays need a tenth of this."""
+"""Largest accepted size, in bytes, of all metadata files of a Zarr store together. A thousand arrays need a tenth of
+it."""
 _MOST_NODES: Final = 4096
 """Largest accepted number of arrays and groups in a Zarr group."""
 _DIRECTORY_BYTES: Final = 2**24

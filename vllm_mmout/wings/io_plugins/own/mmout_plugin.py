@@ -1,4 +1,4 @@
-"""IO Processor plugin ``mmout`` as vLLM sees it: its prompts carry request objects that the engine's ``encode`` runs.
+"""IO Processor plugin ``mmout`` of vLLM, through which ``LLM.encode`` and ``AsyncLLM.encode`` run requests.
 
 vLLM calls a plugin's ``pre_process`` on the server's event loop, and expects all prompts of a request at once. This
 plugin returns one prompt that holds only a request object, which no client can forge. The engine's ``encode`` runs it.
@@ -21,7 +21,7 @@ GROUP: Final = "vllm.io_processor_plugins"
 """vLLM's entry point group for IO Processor plugins. An entry point is a function that returns the import path of a
 class."""
 NAME: Final = "mmout"
-"""Name of the plugin and of its entry point."""
+"""Name of this package's IO Processor plugin, and of its entry point."""
 TASK: Final = "plugin"
 """vLLM's pooling task for requests to an IO Processor plugin."""
 KEY: Final = "mmout_request"

@@ -43,7 +43,7 @@ FIELDS: Final = Fields(
     later=OPTIONS,
     where=" in data",
 )
-"""Fields that the object ``data`` of a request to the plugin may have."""
+"""Fields that the object ``data`` of a request to the IO Processor plugin ``mmout`` may have."""
 _UNSET_IF_EMPTY: Final = ("image_format", "out_path", "output_path", "indices")
 """Names of the fields that count as missing if they are empty, as in TerraTorch's plugin."""
 _CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
@@ -51,7 +51,10 @@ _CONFIG: Final = "TERRATORCH_SEGMENTATION_IO_PROCESSOR_CONFIG"
 
 
 class PluginData(msgspec.Struct, frozen=True, kw_only=True):
-    """Parsed request to the plugin. Its fields are checked as far as possible without the model."""
+    """Parsed request to the plugin ``mmout``, an IO Processor plugin of vLLM.
+
+    Its fields are checked as far as possible without the model.
+    """
 
     data: tuple[str, ...]
     """Input files as URLs, paths or base64 texts. If there are several, they are the files of a single input."""
@@ -149,7 +152,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plugin_data(data: Any, *, local: bool = False, served: ServingOptions | None = None) -> PluginData:
-    """Parse and check the ``data`` of a request to the plugin.
+    """Parse and check the ``data`` of a request to the IO Processor plugin ``mmout``.
 
     Args:
         data: the value that a client sent.

@@ -113,6 +113,7 @@ class SceneDatabase:
 
         Returns:
             False if nothing was changed: the job is finished, was deleted, or another server has taken it over.
+
         """
         with self._using() as connection:
             return _update(connection, "id = ? AND server = ?", values, job_id, of) > 0

@@ -121,6 +121,7 @@ class Probe:
 
         Raises:
             OptionError: the number of samples does not grow evenly with the frames.
+
         """
         few = -(-_MIN_TEST_FRAMES // self.unit) * self.unit
         lengths = [self.decode(self._random(few * times)).shape[1] for times in (1, 2, 3)]

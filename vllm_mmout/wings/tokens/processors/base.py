@@ -37,8 +37,8 @@ class TokenProcessor(OutputProcessor):
     binding: ClassVar[str] = "vllm_mmout.wings.tokens.engine.binding:TokenBinding"
     modality: ClassVar[str] = "tensor"
     honours: ClassVar[frozenset[str]] = frozenset()
-    """Fields of `OutputParams` that requests to this processor may set. They add to the fields that all models for
-    tokens accept."""
+    """Fields of `OutputParams` that requests to this processor may set, besides the fields that all token-generating
+    models accept."""
     layout: TokenLayout
     """Layout of the tokens that encode pictures or sounds."""
     max_batch: int = 8
