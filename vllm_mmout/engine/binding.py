@@ -46,7 +46,7 @@ class EngineBinding(ABC):
     """Output processors of this process by name. The first is the default."""
     settings: EngineSettings
     choice: Choice
-    """The chosen output processors. They are chosen by the engine argument, ``config.json`` or the model's class."""
+    """Output processors that the engine argument, ``config.json`` or the model's class selects."""
 
     generates: ClassVar[bool]
     """Whether the model generates tokens instead of answering in one forward pass."""

@@ -20,7 +20,7 @@ The order matters, because newer releases may still import the error in the olde
 
 
 def vllm_version() -> str:
-    """Return ``vllm.__version__``. The package metadata has another name than "vllm" for vLLM's CPU build."""
+    """Return ``vllm.__version__``. Package metadata is not used, since vLLM's CPU build has another name in it."""
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))

@@ -116,7 +116,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Add a request as vLLM does. If this package must decode its output, store how in the request's state."""
+        """Add a request as vLLM does. If its output must be decoded, store the decoding options in its state."""
         self._check_has_input(request)
         ours = ticket(Request)
         if ours is not None:  # set before vLLM adds the request, so that an interrupt in between can abort it

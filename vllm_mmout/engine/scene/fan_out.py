@@ -75,7 +75,7 @@ class FanOut(ABC):
 
     @abstractmethod
     def measure(self) -> tuple[int, int]:
-        """Return the number of tiles, and the largest size of a tile in bytes. Called in the reading thread."""
+        """Return the number of tiles and the largest tile size in bytes. Called in the thread that reads tiles."""
 
     @abstractmethod
     def parts(self) -> Generator[PartInput, None, None]:

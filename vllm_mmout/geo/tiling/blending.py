@@ -157,7 +157,7 @@ def _known(part: Contribution, bands: slice, nodata: float | None) -> NDArray[np
 
 
 def _fallback(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """Return, for each pixel, the value of the first tile whose mask ``valid`` is True there.
+    """Return, for each pixel, the value of the first tile whose mask ``valid`` is True at that pixel.
 
     It is used for pixels where the values of all tiles are missing.
     """

@@ -126,8 +126,8 @@ class BorderSegments:
     def put(self, vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.intp]:
         """Store the corners of new border segments, and return an identifier for each segment.
 
-        ``vertices`` are the corners [n, 2] of all segments in turn. ``counts`` has the number of corners per segment.
-        `join` and `take` accept the identifiers.
+        `join` and `take` accept the identifiers. ``vertices`` are the corners [n, 2] of all segments in turn.
+        ``counts`` has the number of corners per segment.
         """
         while self._unused < len(counts):
             size = len(self._table)

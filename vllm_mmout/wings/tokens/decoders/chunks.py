@@ -105,7 +105,7 @@ class WindowedChunks(SoundChunks):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Measurement of a sound decoder by test sounds: samples per frame, and frames that affect a sample."""
+    """Measurement of a sound decoder with test sounds: samples per frame, and how many frames affect a sample."""
 
     decode: Decode
     """Function that decodes codes. It must be deterministic."""
