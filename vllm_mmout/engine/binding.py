@@ -135,7 +135,7 @@ class Binding(EngineBinding):
     def started(self, engine: Any) -> Self:
         """Return a copy that knows the number of engines and has the memory that is shared with their workers.
 
-        Each `OwnInputsProcessor` gets vLLM's config and renderer.
+        Each `OwnInputsProcessor`, which converts inputs itself, gets vLLM's config and renderer.
         """
         own = {
             name: processor.started(engine.vllm_config, engine.renderer)

@@ -193,8 +193,8 @@ class RasterView:
     ) -> Generator[TilePixels, None, None]:
         """Yield the pixels of windows in batches of tiles of equal size, with the tiles on axis 0.
 
-        ``empty`` allocates the arrays, see `OpenRaster.tiles`. Raises InputError if the file is damaged. Its ``tile``
-        is the index of the first damaged window.
+        A batch has up to ``count`` tiles of ``size``. ``empty`` allocates the arrays, see `OpenRaster.tiles`. Raises
+        InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.
         """
         in_raster = [self.in_input(window) for window in windows]
         arrays = self.raster.tiles(in_raster, self.bands, size=size, count=count, empty=empty)
