@@ -74,8 +74,7 @@ class PlanesMapper(Protocol):
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
         """Return the (height, width) of an input's tiles, and "shift" or "pad" for tiles beyond its edges.
 
-        ``size`` is the (height, width) of the input. "shift" moves a tile that extends over an edge into the input, and
-        "pad" fills it up by reflection.
+        "shift" moves a tile that extends over an edge into the input, and "pad" fills it up by reflection.
         """
 
     def whole(self, view: RasterView) -> MappedInput:
@@ -109,9 +108,8 @@ class Pixels:
 
 TilePixels: TypeAlias = "tuple[NDArray[Any], Sequence[NDArray[np.bool_] | None]]"
 """Tuple of the pixels of several tiles, [tiles, bands, height, width], and a validity mask [height, width] per tile. A
-mask is False at nodata and outside the request's area of interest, or None if all pixels of the tile are valid. Pixels
-are 0 where nodata, and undefined beyond the raster's edge. Scale and offset are already applied if the model needs
-that."""
+mask is False at nodata and outside the area of interest, or None if all pixels of the tile are valid. Pixels are 0
+where nodata, and undefined beyond the raster's edge. Scale and offset are already applied if the model needs that."""
 
 
 @dataclass(frozen=True, slots=True)
