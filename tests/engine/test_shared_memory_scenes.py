@@ -10,7 +10,7 @@ from vllm_mmout.models.inputs.shared_memory import SharedMemory
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.skipif(not SharedMemory.is_supported(1), reason="memory files need Linux"),
+    pytest.mark.skipif(SharedMemory.of_engines(1, 4096) is None, reason="memory files need Linux"),
 ]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from vllm_mmout.models.inputs.shared_memory import Address, SharedMemory, map_memory, tensor_at
 
-pytestmark = pytest.mark.skipif(not SharedMemory.is_supported(1), reason="memory files need Linux")
+pytestmark = pytest.mark.skipif(SharedMemory.of_engines(1, 4096) is None, reason="memory files need Linux")
 
 WORKER = """
 import sys, torch

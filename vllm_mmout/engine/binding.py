@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor
     from vllm_mmout.registry.choice import Choice
 
-_BUDGETS = 2
-"""Size of the shared memory in multiples of ``max_tile_bytes``. Tiles that are read in advance are not counted there,
-and a memory that is used in parts needs room."""
-
 
 @dataclass(frozen=True)
 class EngineBinding(ABC):
@@ -82,8 +78,7 @@ class Binding(EngineBinding):
     inputs: ModelInputs | None
     """Mapper that converts a request's data to keyword arguments of ``forward``, or None if vLLM builds the inputs."""
     raw_input: bool
-    """Whether ``forward`` takes only tensors and no token ids. A request without tensors would then crash the engine.
-    """
+    """Whether ``forward`` takes only tensors and no token ids, so that a request without tensors crashes the engine."""
     max_num_seqs: int
     """Largest number of requests that an engine processes in one step."""
     max_in_flight: int
@@ -133,22 +128,17 @@ class Binding(EngineBinding):
         )
 
     def started(self, engine: Any) -> Self:
-        """Return a copy that knows the number of engines and has the memory that is shared with their workers.
-
-        Each `OwnInputsProcessor`, which converts inputs itself, gets vLLM's config and renderer.
-        """
-        own = {
-            name: processor.started(engine.vllm_config, engine.renderer)
+        """Return a copy with the number of engines and their shared memory, whose processors have vLLM's renderer."""
+        config, renderer = engine.vllm_config, engine.renderer
+        processors = {
+            name: processor.started(config, renderer) if isinstance(processor, OwnInputsProcessor) else processor
             for name, processor in self.processors.items()
-            if isinstance(processor, OwnInputsProcessor)
         }
         client = engine.engine_core
         engines = len(getattr(client, "core_engines", "1"))  # the client of an engine in this process lacks the list
         first = getattr(client, "client_index", 0) % engines
-        memory = None
-        if self.inputs is not None and self.inputs.takes_blocks and SharedMemory.is_supported(engines):
-            memory = SharedMemory(_BUDGETS * engines * self.settings.max_tile_bytes)
-        processors = {**self.processors, **own}
+        takes_blocks = self.inputs is not None and self.inputs.takes_blocks
+        memory = SharedMemory.of_engines(engines, self.settings.max_tile_bytes) if takes_blocks else None
         return replace(self, processors=processors, engines=engines, first_engine=first, memory=memory)
 
     def traced(self, request_id: str, tile: int | None = None, tiles: int = 1) -> Traced | None:

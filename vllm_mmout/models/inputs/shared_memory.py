@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -75,10 +75,15 @@ class SharedMemory:
         """Byte ranges of collected arrays that are not in ``_free`` yet, because the lock may be held meanwhile."""
         self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
 
-    @staticmethod
-    def is_supported(engines: int) -> bool:
-        """Return whether this system has memory files, as Linux does, and the header has a byte for each engine."""
-        return hasattr(os, "memfd_create") and engines <= _HEADER_BYTES - _TOKEN_BYTES
+    @classmethod
+    def of_engines(cls, engines: int, nbytes: int) -> Self | None:
+        """Return a memory for ``engines`` engines, for up to ``nbytes`` bytes of tiles in each.
+
+        It has twice this size, because tiles that are read in advance also need room. Return None if the system has no
+        memory files, which only Linux has, or if there are more engines than flags.
+        """
+        supported = hasattr(os, "memfd_create") and engines <= _HEADER_BYTES - _TOKEN_BYTES
+        return cls(2 * engines * nbytes) if supported else None
 
     def is_mapped_by(self, engine: int) -> bool:
         """Return whether the worker of an engine has mapped this memory. ``engine`` is the engine's index."""
