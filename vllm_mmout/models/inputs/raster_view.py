@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from datetime import date
 
     from vllm_mmout.geo import Georeference, Layer, OpenRaster, PlacedArea, Raster
-    from vllm_mmout.geo.raster.window_blocks import Empty
     from vllm_mmout.models.inputs.mapped_input import MappedInput
     from vllm_mmout.params import OutputParams
 
@@ -187,7 +186,12 @@ class RasterView:
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands), windows)
 
     def tiles(
-        self, windows: Sequence[Window], *, size: tuple[int, int], count: int, empty: Empty = np.empty
+        self,
+        windows: Sequence[Window],
+        *,
+        size: tuple[int, int],
+        count: int,
+        empty: Callable[..., NDArray[Any]] = np.empty,
     ) -> Generator[TilePixels, None, None]:
         """Yield the pixels of windows in batches of tiles of equal size, with the tiles on axis 0.
 
