@@ -186,12 +186,7 @@ class RasterView:
         return map(self._seen, self.raster.windows([self.in_input(window) for window in windows], self.bands), windows)
 
     def tiles(
-        self,
-        windows: Sequence[Window],
-        *,
-        size: tuple[int, int],
-        count: int,
-        empty: Callable[..., NDArray[Any]] = np.empty,
+        self, windows: Sequence[Window], *, size: tuple[int, int], count: int, empty: Callable[..., Any] = np.empty
     ) -> Generator[TilePixels, None, None]:
         """Yield the pixels of windows in batches of tiles of equal size, with the tiles on axis 0.
 
