@@ -43,7 +43,7 @@ _NODATA = -128  # of int8
 _MOST = 127
 """Largest absolute value that a component of an embedding has in an int8 raster. The value -128 is nodata."""
 _STEPS = 4
-"""Number of possible scales per power of 2. The scale of a pixel is 2 ** (exponent / 4)."""
+"""Number of possible scales of int8 pixels per power of 2: the scale is 2 ** (exponent / 4), for integer exponents."""
 SCALE_BAND: Final = "scale_exponent"
 """Name of the last band of int8 rasters whose pixels have different scales. Its values are the exponents of the
 scales."""

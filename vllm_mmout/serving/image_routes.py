@@ -131,7 +131,7 @@ async def answered(
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
-    """Count a request as running until ``held`` is closed. Return the server's service, an instance of ``kind``."""
+    """Return the server's service if it is a ``kind``, and count the request as running until ``held`` is closed."""
     try:
         service = service_of(request, kind)
         take_place(request, held)

@@ -102,7 +102,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
     observer: Observer = SILENT
 
     def setup(self, binding: Binding) -> None:
-        """Initialize the fields that this class adds to vLLM's. Called once, before the first request."""
+        """Initialize the fields that vLLM's output processor lacks. Called once, before the first request."""
         self.binding = binding
         self.pool = DecodePool(binding.settings.decode_threads, binding.settings.decode_timeout_s)
         self.pending = Decodings()

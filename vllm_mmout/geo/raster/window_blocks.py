@@ -202,11 +202,10 @@ class Blocks:
         self._open: dict[int, Block] = {}
         edges = [(run.block_index, run.window.row, run.window.col) for run in self.runs]
         self._starts = np.array(edges, np.int64).reshape(-1, 3)
-        """Lower bounds of each run of windows, int64 [runs, 3]: index of its block, first row, first column."""
+        """First block index, pixel row and pixel column of each run of evenly spaced windows, int64 [runs, 3]."""
         edges = [(run.block_index + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """Upper bounds of each run of windows, int64 [runs, 3]: index of its block + 1, and the row and column after
-        its last."""
+        """End (exclusive) of block indices, rows and columns of each run of evenly spaced windows, int64 [runs, 3]."""
         self.ends = self._all_ends()
         """Index after the last block that is filled from the same decoded strips or tiles as block i, by i. Later
         blocks decode them again."""

@@ -46,9 +46,9 @@ class Verticals:
     """
 
     upper: NDArray[np.int32]
-    """Upper end of each vertical line, as an index of the border pieces in `LinkedElements`."""
+    """Upper end of each vertical border line: the index of the border piece in `LinkedElements` that it ends at."""
     lower: NDArray[np.int32]
-    """Lower end of each vertical line, as an index of the border pieces in `LinkedElements`."""
+    """Lower end of each vertical border line: the index of the border piece in `LinkedElements` that it ends at."""
     key: NDArray[np.int64]
     """Sort key of each vertical line: column and upper row in a single integer."""
     top: NDArray[np.int32]
@@ -82,9 +82,9 @@ class LinkedElements:
     following: NDArray[np.int32]
     """Index of the border piece that follows each piece, or its own index if it continues below the traced rows."""
     ports_up: NDArray[np.int32]
-    """Column of each point where a border enters the strip of raster rows from below."""
+    """Column of each point where a region's border crosses the lower edge of the traced raster rows, going up."""
     ports_down: NDArray[np.int32]
-    """Column of each point where a border leaves the strip of raster rows at its lower edge."""
+    """Column of each point where a region's border crosses the lower edge of the traced raster rows, going down."""
     left: Verticals
     """Vertical lines along the left sides of regions."""
     right: Verticals

@@ -200,7 +200,7 @@ class RasterMapper:
         return unpacked_layers(layers, params)
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Convert several tiles at once to tensors, by keyword of ``forward``, with the tiles on axis 0.
+        """Return the tensors of several tiles, to be passed to ``forward`` as keyword arguments. Axis 0 is the tiles.
 
         ``planes`` are the pixels [tiles, bands * frames, height, width]. Return None if a subclass overrides `tensors`,
         which must then be called for each tile.

@@ -1,4 +1,4 @@
-"""HTTP routes of STAC items and of the collection of the results on the server."""
+"""HTTP routes that describe the results on a server as STAC items, and as a STAC collection."""
 
 from __future__ import annotations
 

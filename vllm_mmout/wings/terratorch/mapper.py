@@ -282,7 +282,7 @@ def _common_dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
 
 
 def _check_integers(image: Modality, params: OutputParams, *, mixed: bool) -> None:
-    """Raise InputError if integers of an image lack a scale, or if the image has integer files and float files."""
+    """Raise InputError if an image has integer pixels and no scale, or both integer and float files."""
     if mixed and image.scaling.scale != 1:
         raise InputError(
             f"some files of {image.name} hold integers, which need the model's constant_scale, and others hold floats,"

@@ -40,8 +40,8 @@ class ZarrFacts:
     """Metadata of a raster in a Zarr store. Its bands are planes (rows and columns) of one or more arrays."""
 
     planes: tuple[tuple[ZarrArray, tuple[int, ...]], ...]
-    """Zarr array that holds each plane, and the plane's indices on the array's other axes. Planes are sorted by time,
-    then by band."""
+    """Position of each plane of rows and columns: its Zarr array, and its indices on the array's axes of time and band.
+    Planes are sorted by time, then by band."""
     names: tuple[str | None, ...]
     """Name of each plane."""
     nodata: float | None

@@ -119,7 +119,7 @@ def _check_shape(array: Node, stated: Mapping[str, Any], size: tuple[int, int]) 
 
 
 def _spatial(array: Node, attributes: Mapping[str, Any], size: tuple[int, int]) -> Iterator[tuple[str, Affine]]:
-    """Yield the name and value of the transform in ``spatial:transform``, or else ``spatial:bbox``, if it is set."""
+    """Yield the attribute ``spatial:transform``, or else ``spatial:bbox``, as its name and an affine transform."""
     if attributes.get("spatial:transform_type", "affine") != "affine":
         raise InputError(
             f"{array.name}: spatial:transform_type is {attributes['spatial:transform_type']!r:.60}, not affine"

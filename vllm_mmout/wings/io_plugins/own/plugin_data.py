@@ -59,8 +59,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[str, ...]
     """Input files as URLs, paths or base64 texts. If there are several, they are the files of a single input."""
     names: tuple[str, ...] = ()
-    """Name of each file: its band, or its image if the model takes several images. Empty if the client sent no
-    names."""
+    """Name that the client gave each file: the name of a band, or of one of the model's images. Empty without names."""
     data_format: Literal["url", "path", "b64_json"]
     image_format: str | None = None
     """File format of the result, or None for the default format, which is GeoTIFF for rasters."""

@@ -43,7 +43,7 @@ class NetworkCall:
 
 
 class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hints
-    """Greenlet that runs one request's pipeline, and pauses when the pipeline calls a network.
+    """Greenlet that runs the diffusers pipeline of one request, and pauses before each forward of a neural network.
 
     All its methods must be called from the same thread.
 

@@ -212,7 +212,7 @@ class GrowingSound:
         return AudioOutput(np.concatenate([chunk.samples for chunk in self._chunks], axis=1), self._chunks[0].rate)
 
     def _settle(self, outcome: Outcome) -> None:
-        """End decoding with the whole sound or an exception, and call ``done``. An exception fails the whole answer."""
+        """Record the whole sound, or the exception that ended its decoding, and call the callback ``done``."""
         done = self.done
         if done is None:
             return

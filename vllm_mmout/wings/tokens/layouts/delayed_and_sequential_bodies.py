@@ -1,4 +1,4 @@
-"""Collect the codes of one picture or sound from its tokens, for the orders "delayed" and "sequential"."""
+"""Collect the codebook indices of a picture or sound from tokens, in the token orders "delayed" and "sequential"."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class TokenLayout(LayoutFields):
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
-        """Return the number of tokens that encode an image of ``rows`` x ``columns`` codes, including its markers.
+        """Return the number of tokens of an image of ``rows`` x ``columns`` codes, with its begin and end tokens.
 
         Args:
             rows: rows of cells, 1 or more.

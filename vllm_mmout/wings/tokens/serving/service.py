@@ -81,7 +81,7 @@ class GenerateArguments:
 
 @dataclass(frozen=True, slots=True)
 class TokenService(Service):
-    """State that the HTTP routes share on a server whose model generates pictures or sounds as tokens."""
+    """Shared state of the HTTP routes, on a server whose model generates pictures or sounds as tokens."""
 
     engine: BoundTokenAsyncLLM
     makers: Mapping[str, Maker]

@@ -135,7 +135,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return method
 
     def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one request's segment numbers, int32 [height, width], and their (class, score), [queries, 2]."""
+        """Return a request's segment number of each pixel, int32 [height, width], and each segment's class and score."""
         import torch
 
         processor = self.image_processor
