@@ -135,7 +135,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return method
 
     def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each pixel's segment number, int32 [height, width], and each segment's class and score, [segments, 2]."""
+        """Return each pixel's segment number, int32 [height, width], and [class, score] of segments, [queries, 2]."""
         import torch
 
         processor = self.image_processor
