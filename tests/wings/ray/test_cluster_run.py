@@ -11,11 +11,13 @@ import pytest
 pytest.importorskip("obstore")
 pytest.importorskip("ray.data")
 
+import ray
 from buckets import bucket, held, put, s3  # noqa: F401 - fixtures
 from cluster_here import ClusterHere
 
 from vllm_mmout import OutputParams
 from vllm_mmout.errors import MMOutError
+from vllm_mmout.wings.ray.cluster import Cluster
 from vllm_mmout.wings.ray.cluster_run import ClusterRun
 from vllm_mmout.wings.ray.driver_mark import NAME, DriverMark
 from vllm_mmout.wings.ray.objects import Objects
@@ -176,3 +178,11 @@ def test_of_two_drivers_that_begin_at_once_one_ends(objects, tmp_path, scenes):
         first._mark.renew()
         with pytest.raises(MMOutError, match="by another run"):
             first._status()
+
+
+def test_a_run_that_ended_early_shows_the_innermost_message(monkeypatch):
+    """Ray Data adds a cause without a message to errors of Ray itself."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    why = "the run ended before it was done, and can be started again: the head is gone"
+    with pytest.raises(MMOutError, match=why), Cluster(None).connected():
+        raise ray.exceptions.RayError("the head is gone") from Exception()

@@ -102,6 +102,7 @@ def row_of(scene: str, name: str, options: Mapping[str, Any] | None = None) -> d
 
 
 def _cause(error: BaseException) -> str:
-    """Return the message of the innermost cause of an error, without its traceback."""
+    """Return the message of the innermost cause of an error that has a message, without its traceback."""
     cause = getattr(error, "cause", None) or error.__cause__
-    return str(error) if cause is None else _cause(cause)
+    message = "" if cause is None else _cause(cause)
+    return message or str(error)
