@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -39,6 +41,26 @@ def test_a_token_is_found_where_ray_finds_it(home, monkeypatch):
     assert token_source() == "RAY_AUTH_TOKEN"
 
 
+@contextmanager
+def head(*, answers):
+    """Run a gRPC server that answers like the head of a cluster without a token, or refuses like one with a token."""
+    grpc = pytest.importorskip("grpc")
+
+    class Head(grpc.GenericRpcHandler):
+        def service(self, details):
+            def call(request, context):
+                return b"" if answers else context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
+
+            return grpc.unary_unary_rpc_method_handler(call) if details.method.endswith("/CheckAlive") else None
+
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool, [Head()])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield f"127.0.0.1:{port}"
+        server.stop(None).wait()
+
+
 @pytest.mark.parametrize(
     ("token", "mode", "expected"),
     [("secret", None, "token"), (None, None, None), ("secret", "disabled", "disabled"), (None, "token", "token")],
@@ -46,8 +68,29 @@ def test_a_token_is_found_where_ray_finds_it(home, monkeypatch):
 def test_ray_is_told_to_send_a_token_that_is_there(token, mode, expected):
     """A value of RAY_AUTH_MODE that is set already is kept."""
     os.environ |= {name: value for name, value in (("RAY_AUTH_TOKEN", token), ("RAY_AUTH_MODE", mode)) if value}
-    use_token()
+    with head(answers=False) as address:
+        use_token(address)
     assert os.environ.get("RAY_AUTH_MODE") == expected
+
+
+def test_no_token_is_used_for_a_cluster_without_one(monkeypatch):
+    """Ray would refuse the cluster's calls and lose all actors, so a RAY_AUTH_MODE that asks for this is an error."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    with head(answers=True) as address:
+        use_token(address)
+        assert "RAY_AUTH_MODE" not in os.environ
+        os.environ["RAY_AUTH_MODE"] = "token"
+        with pytest.raises(MMOutError, match=rf"at {address} uses no token, .* its calls; unset RAY_AUTH_MODE"):
+            use_token(address)
+
+
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_token_is_used_if_the_cluster_cannot_be_asked(address, monkeypatch):
+    """Ray itself reports what is wrong with the address."""
+    pytest.importorskip("grpc")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    use_token(address)
+    assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
 def test_what_is_said_of_a_cluster_that_does_not_answer(home, monkeypatch):
@@ -94,29 +137,53 @@ with nodes(0) as made:
 DRIVER = """
 import sys
 from vllm_mmout.wings.ray.cluster_token import use_token
-use_token()
+use_token(sys.argv[1])
+import ray
 from vllm_mmout.wings.ray.cluster import Cluster
+
+class Actor:
+    def answer(self):
+        return "done"
+
 with Cluster(sys.argv[1]).connected():
-    print("connected", file=sys.__stdout__)
+    actor = ray.remote(num_cpus=0)(Actor).remote()
+    print(ray.get(actor.answer.remote()), file=sys.__stdout__)
 """
+PYTHON = [sys.executable, "-W", "ignore", "-c"]
+
+
+@contextmanager
+def cluster(environment):
+    """Run a cluster as a process with environment variables of its own, and yield its address."""
+    pytest.importorskip("ray.data")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*PYTHON, CLUSTER], env=environment, **pipes) as process:
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+def driver(address, environment):
+    """Run an actor on a cluster, from a process with environment variables of its own. Return output and errors."""
+    command = [*PYTHON, DRIVER, address]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    return done.stdout, done.stderr
 
 
 @pytest.mark.slow
 def test_a_cluster_that_asks_for_a_token(home):
     """An address suffices where the token is stored; without it the error says that it is the token."""
-    pytest.importorskip("ray.data")
     (home / "token").write_text("a" * 64)
     token = {**os.environ, "RAY_AUTH_TOKEN_PATH": str(home / "token")}
-    python = [sys.executable, "-W", "ignore", "-c"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*python, CLUSTER], env={**token, "RAY_AUTH_MODE": "token"}, **pipes) as cluster:
-        address = cluster.stdout.readline().strip()
+    with cluster({**token, "RAY_AUTH_MODE": "token"}) as address:
+        assert driver(address, token)[0] == "done\n"
+        errors = driver(address, dict(os.environ))[1]
+        assert "later ask for a token: this machine has none; set RAY_AUTH_TOKEN" in errors
 
-        def driver(environment):
-            command = [*python, DRIVER, address]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
-            return done.stdout, done.stderr
 
-        assert driver(token)[0] == "connected\n"
-        assert "later ask for a token: this machine has none; set RAY_AUTH_TOKEN" in driver(dict(os.environ))[1]
-        cluster.stdin.close()
+@pytest.mark.slow
+def test_a_cluster_without_a_token(home):
+    """Its actors run although the machine of the command has a token."""
+    (home / ".ray/auth_token").write_text("a" * 64)
+    with cluster({**os.environ, "RAY_AUTH_MODE": "disabled"}) as address:
+        output, errors = driver(address, dict(os.environ))
+        assert output == "done\n", errors

@@ -2,6 +2,9 @@
 
 https://docs.ray.io/en/latest/ray-security/token-auth.html. Ray looks for a token automatically only if it finds the
 cluster without an address. With an address it sends a token only if RAY_AUTH_MODE=token was set before its import.
+
+With RAY_AUTH_MODE=token a process also refuses calls without the token. A cluster without a token then cannot ask the
+process whether it still uses its actors, and ends them before they start.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ _TOKEN: Final = "RAY_AUTH_TOKEN"  # noqa: S105 - the variable's name
 _PATH: Final = "RAY_AUTH_TOKEN_PATH"
 _FILE: Final = "~/.ray/auth_token"
 _CONNECT_S: Final = 10
+_CHECK_ALIVE: Final = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+"""gRPC method by which Ray asks the head of a cluster for its version. An empty message is a valid request."""
 _OF_TOKENS: Final = re.compile(r"\btoken|\bauth(?!or\b|ors\b)|authenticat", re.IGNORECASE)
 """Pattern that matches Ray's error messages about the cluster's authentication token."""
 
@@ -32,19 +37,46 @@ def token_source() -> str | None:
     return _FILE if _has_text(Path(_FILE).expanduser()) else None
 
 
-def use_token() -> None:
-    """Make Ray send a token if this machine has one, unless RAY_AUTH_MODE is set. Call this before importing Ray."""
-    if MODE not in os.environ and token_source() is not None:
+def use_token(address: str) -> None:
+    """Make Ray send a token if this machine has one and the cluster uses tokens. Call this before importing Ray.
+
+    A value of RAY_AUTH_MODE is kept.
+
+    Raises:
+        MMOutError: RAY_AUTH_MODE is ``token``, but the cluster uses no token.
+
+    """
+    mode = os.environ.get(MODE)
+    if mode is None and token_source() is not None and not _is_open(address):
         os.environ[MODE] = "token"
+    elif mode is not None and mode.lower() == "token" and _is_open(address):
+        raise MMOutError(
+            f"the cluster of Ray at {address} uses no token, and with {MODE}={mode} this process would refuse its"
+            f" calls; unset {MODE}"
+        )
+
+
+def _is_open(address: str) -> bool:
+    """Return whether the head of a cluster at ``HOST:PORT`` answers a call without a token."""
+    if _host_and_port(address) is None:
+        return False
+    import grpc
+
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:  # Ray uses no proxy either
+        try:
+            channel.unary_unary(_CHECK_ALIVE)(b"", timeout=_CONNECT_S)
+        except grpc.RpcError:
+            return False
+    return True
 
 
 def check_listening(address: str) -> None:
     """Raise MMOutError if nothing listens at ``HOST:PORT``. Ray itself would keep trying for minutes."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdecimal():
+    place = _host_and_port(address)
+    if place is None:
         return  # the address has another form, which Ray checks itself
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+        socket.create_connection(place, _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise MMOutError(
@@ -72,6 +104,12 @@ def refusal(address: str | None, error: Exception) -> str:
         f"the cluster of Ray at {address} does not answer this process: {_first_sentence(error)}. Clusters of Ray 2.60"
         f" and later ask for a token: {token}"
     )
+
+
+def _host_and_port(address: str) -> tuple[str, int] | None:
+    """Return host and port of ``HOST:PORT`` or ``ray://HOST:PORT``, or None for addresses such as ``auto``."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
 
 
 def _first_sentence(error: Exception) -> str:

@@ -76,9 +76,10 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
             " vllm-mmout stac on the folder of the results"
         )
     _check_inputs(options.inputs)
-    if options.ray != _HERE or os.environ.get("RAY_ADDRESS"):
-        use_token()
+    address = None if options.ray == _HERE else options.ray
     try:
+        if named := address or os.environ.get("RAY_ADDRESS"):
+            use_token(named)
         import obstore  # noqa: F401 - to check that it can be imported
         import ray
         import ray.data  # noqa: F401
@@ -89,7 +90,7 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
     from vllm_mmout.wings.ray.mosaics import MosaicOnCluster
 
     places = {"workers": options.ray_workers, "num_cpus": options.ray_cpus, "num_gpus": options.ray_gpus}
-    cluster = Cluster(None if options.ray == _HERE else options.ray, **places)
+    cluster = Cluster(address, **places)
     kind = ClusterRun if params.mosaic is None else MosaicOnCluster
     return kind(options, params, cluster).status()
 
