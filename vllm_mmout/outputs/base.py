@@ -1,4 +1,4 @@
-"""Base classes of model outputs that can be saved to files, and Source, the description of an output's input."""
+"""Base classes of model outputs that can be saved to files, and `Source`, which describes the input of an output."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class PlacedPicture:
     read: Callable[[], Image | None]
     """Function that reads the picture of a scene, or returns None if the scene's file is not available any more."""
     place: PlacedRaster
-    """Georeference and size of the whole scene, which the picture shows, often with fewer pixels."""
+    """Georeference and size of the whole scene. The picture often has fewer pixels than the scene."""
 
     @classmethod
     def of_file(cls, path: str | PurePath) -> PlacedPicture:

@@ -150,7 +150,7 @@ class RegressionProcessor(OutputProcessor):
         return self._values(array)
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
-        """Build the rasters of several tiles at once. Return None if a subclass has its own ``decode`` to call."""
+        """Build the rasters of several tiles at once. Return None if a subclass overrides `decode`."""
         return decoded_tiles(self, raw, params) if has_method(self, RegressionProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CHAT: Final = "/v1/chat/completions"
 PATHS: Final = (CHAT, f"{CHAT}/batch")
 TEXT: Final = "text"
-"""Value of the field ``modalities`` for answers in text, the only answers that vLLM itself gives to chats."""
+"""Value of the field ``modalities`` that asks for text. vLLM itself answers chats only in text."""
 
 
 def attach(app: FastAPI) -> None:

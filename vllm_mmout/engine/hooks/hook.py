@@ -55,7 +55,7 @@ class Attribute:
     value: Callable[[], Any]
     """Function that returns the object to add to vLLM under this name."""
     why: str
-    """Purpose of the added name, as a phrase that follows "needed to: " in error messages."""
+    """Purpose of the name, as a verb phrase. Error messages print it after "needed to: "."""
 
     @property
     def target(self) -> str:

@@ -29,7 +29,7 @@ class Mosaics:
     requests: list[Request] = field(default_factory=list)
     """Requests for the engine, one for each of ``inputs``."""
     _input_ranges: list[range | MMOutError] = field(default_factory=list)
-    """Range of ``inputs`` that each input of the ``generate`` call became, or the error that refused the input."""
+    """Indices in ``inputs`` of the scenes of each input of ``generate``, or the error that refused the input."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
     """Unfinished mosaics, which collect the results of their scenes. The key is a mosaic's index among the inputs of
     ``generate``."""

@@ -232,9 +232,9 @@ class GdalMetadata:
     """Colour interpretation of each band, such as "Undefined" or "Alpha", by band index from 0. It takes precedence
     over TIFF's own tags."""
     scales: Mapping[int, str] = field(default_factory=dict)
-    """Factor for the stored numbers of each band, as text, by band index from 0."""
+    """Scale factor of each band as text, such as "0.0001". The keys are band indices from 0."""
     offsets: Mapping[int, str] = field(default_factory=dict)
-    """Number that is added to the scaled numbers of each band, as text, by band index from 0."""
+    """Offset of each band as text, added after scaling. The keys are band indices from 0."""
 
     @classmethod
     def from_xml(cls, xml: str) -> GdalMetadata:

@@ -218,7 +218,7 @@ def _ports(last: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32
 
 
 def _verticals(elements: NDArray[np.int32], cols: NDArray[np.intp], rows: NDArray[np.intp], height: int) -> Verticals:
-    """Build the table of vertical border lines from the columns and rows of their ends.
+    """Build the table of vertical border lines. ``cols`` and ``rows`` are the positions of their ends.
 
     The ends must be sorted by row: upper and lower ends then alternate in each column. ``elements`` are the border
     pieces that the lines end at.

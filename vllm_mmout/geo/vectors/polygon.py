@@ -24,9 +24,9 @@ class Polygons:
     classes: NDArray[np.int32]
     """Class of each polygon."""
     pixels: NDArray[np.int64]
-    """Number of pixels in each polygon, even if the batch holds only some of the polygon's rings."""
+    """Number of pixels in each whole polygon. The batch may hold only some of its rings."""
     areas: NDArray[np.float64]
-    """Area of each polygon (the sum of its pixels' areas), even if the batch holds only some of the polygon's rings."""
+    """Area of each whole polygon, as the sum of its pixels' areas. The batch may hold only some of its rings."""
     rings: NDArray[np.int64]
     """Number of rings of each polygon in this batch."""
     counts: NDArray[np.int64]

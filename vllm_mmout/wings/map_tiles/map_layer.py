@@ -186,7 +186,7 @@ class MapLayer:
 
 @contextmanager
 def opened(path: Path, *, growing: bool = False) -> Iterator[MapLayer]:
-    """Open a stored GeoTIFF as a map layer, or with ``growing`` the preview picture of a result in progress. Blocks.
+    """Open a stored GeoTIFF as a map layer. ``growing`` means that it is the preview of a result in progress. Blocks.
 
     Raises:
         InputError: the file is damaged, has no overviews, or cannot be shown in Web Mercator.

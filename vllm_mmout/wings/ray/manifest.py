@@ -98,7 +98,7 @@ class Manifest:
         self.objects.remove(self.objects.address(f"{FOLDER}/{self.key(record.scene, record.options)}.json"))
 
     def start_count(self, run: str, scene: str, options: Mapping[str, Any]) -> int:
-        """Return how often a scene was started in ``run``, the name of one run of ``vllm-mmout run --ray``."""
+        """Return how often a scene was started in ``run``, the name of a call of ``vllm-mmout run --ray``."""
         return len(self.objects.keys(self._starts(run, scene, options)))
 
     def count_start(self, run: str, scene: str, options: Mapping[str, Any]) -> None:

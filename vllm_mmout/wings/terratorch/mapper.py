@@ -47,7 +47,7 @@ class TerratorchMapper(RasterMapper):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> TerratorchMapper:
-        """Build the mapper for a TerraTorch model. Raise OptionError for several images with dates."""
+        """Build the mapper for a TerraTorch model. Raise OptionError if it takes several images that have dates."""
         description = TerratorchConfig.of(config)
         frames = {image.frames for image in description.modalities}
         if len(frames) > 1 or (len(description.modalities) > 1 and frames != {None}):

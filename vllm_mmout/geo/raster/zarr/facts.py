@@ -40,8 +40,8 @@ class ZarrFacts:
     """Metadata of a raster in a Zarr store. Its bands are planes (rows and columns) of one or more arrays."""
 
     planes: tuple[tuple[ZarrArray, tuple[int, ...]], ...]
-    """Position of each plane of rows and columns: its Zarr array, and its indices on the array's axes of time and band.
-    Planes are sorted by time, then by band."""
+    """Zarr array of each plane (the pixels of one band at one time), and the plane's indices on the other axes of the
+    array. Planes are sorted by time, then by band."""
     names: tuple[str | None, ...]
     """Name of each plane."""
     nodata: float | None

@@ -122,7 +122,7 @@ class SceneBoard:
         return None if page is None else ([self._unwritten.get(job.id, job) for job in page[0]], page[1])
 
     def running(self) -> dict[str, bool]:
-        """Return this server's unfinished jobs by id: True if a client wants a preview of the job."""
+        """Return the ids of this server's unfinished jobs, each with whether a client wants a preview of the job."""
         return self._database.running(self.server)
 
     def ask_preview(self, job_id: str) -> None:

@@ -65,7 +65,7 @@ class TextSegmentationProcessor(RegressionProcessor):
     name: ClassVar[str] = "text-segmentation"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Scale the logits to the input's size, and convert them to probabilities. Return these and the texts."""
+        """Return probabilities at the input's size, made from the logits, and the texts of the request."""
         import torch
 
         tensors, (height, width) = of_one_size(output)

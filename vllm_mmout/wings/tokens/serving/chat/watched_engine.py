@@ -39,7 +39,7 @@ class WatchedEngine:
         self.failure: ApiError | None = None
         """Error that ended the generation, or None."""
         self.partial: set[int] = set()
-        """Indices of the answers that ended inside a picture or sound."""
+        """Indices of the answers that ended before a picture or sound in them was complete."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
