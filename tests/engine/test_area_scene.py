@@ -163,7 +163,7 @@ def test_one_feature_is_written_as_before(llm, scene):
     output = generate(llm, scene, aoi=SMALL, output="areas", tile=None)
     assert output.features == {}
     assert sum(area.pixels for area in output.classes) == inside(SMALL).sum()
-    assert set(json.loads(output.to_bytes("json"))) == {"classes"}
+    assert set(json.loads(output.to_bytes("json"))) == {"classes", "nodata"}
     assert output.to_bytes("csv").startswith(b"id,name,pixels")
     (feature,) = output.geojson["features"]
     assert feature["properties"][f"{output[1].name}_pixels"] == output[1].pixels

@@ -74,7 +74,7 @@ def test_files_hold_the_table(tmp_path):
     assert [float(row["area_m2"]) for row in rows] == [one.area_m2 for one in areas.classes]
     assert [int(row["pixels"]) for row in rows] == [one.pixels for one in areas.classes]
     assert json.loads(areas.save(tmp_path / "out.json").read_text()) == areas.model_dump()
-    assert areas.to_bytes().startswith(b"id,name,pixels,share,area_m2\n")
+    assert areas.to_bytes().startswith(b"id,name,pixels,share,area_m2,nodata_pixels,nodata_m2\n")
     assert next(iter(areas.formats)) == ".csv"
 
 

@@ -17,6 +17,7 @@ WITH_PYDANTIC = (
     "DetectionOutput",
     "Keypoint",
     "KeypointsOutput",
+    "NodataArea",
     "StructuredOutput",
 )
 USE = """

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.areas import AreasOutput, FeatureAreas
     from vllm_mmout.outputs.audio import AudioOutput
     from vllm_mmout.outputs.base import MediaOutput, Source
-    from vllm_mmout.outputs.class_areas import ClassArea
+    from vllm_mmout.outputs.class_areas import ClassArea, NodataArea
     from vllm_mmout.outputs.classification import ClassificationOutput, ClassScore
     from vllm_mmout.outputs.detection import Detection, DetectionOutput
     from vllm_mmout.outputs.image import ImageOutput
@@ -35,6 +35,7 @@ __all__ = [
     "Keypoint",
     "KeypointsOutput",
     "MediaOutput",
+    "NodataArea",
     "PolygonsOutput",
     "RasterOutput",
     "RasterSeries",
@@ -46,7 +47,7 @@ __all__ = [
 
 _HOMES = {
     "vllm_mmout.outputs.areas": "AreasOutput FeatureAreas",
-    "vllm_mmout.outputs.class_areas": "ClassArea",
+    "vllm_mmout.outputs.class_areas": "ClassArea NodataArea",
     "vllm_mmout.outputs.audio": "AudioOutput",
     "vllm_mmout.outputs.base": "MediaOutput Source",
     "vllm_mmout.outputs.classification": "ClassScore ClassificationOutput",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError
-from vllm_mmout.geo import pixel_areas
+from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.geo import area_of, area_text, pixel_areas, placed_area
+from vllm_mmout.outputs.base import Source
+from vllm_mmout.outputs.class_rows import ClassRaster, check_classes
 from vllm_mmout.outputs.drawing import Line, draw_caption
 from vllm_mmout.outputs.formats import formats_of
 from vllm_mmout.outputs.rendering import colour_of_class
@@ -17,15 +20,28 @@ from vllm_mmout.outputs.zonal import count_features, features_geojson
 
 from pydantic import BaseModel, Field, PrivateAttr  # isort: skip - structured.py, imported above, raises a helpful error without pydantic
 
-from vllm_mmout.outputs.class_areas import ClassArea, class_table, count_areas  # isort: skip - imports pydantic
+from vllm_mmout.outputs.class_areas import ClassArea, NodataArea, class_table, count_areas  # isort: skip - imports pydantic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
     from vllm_mmout.geo import PlacedArea
-    from vllm_mmout.outputs.base import Source
-    from vllm_mmout.outputs.raster import RasterOutput
+
+
+class CountedRaster(ClassRaster, Protocol):
+    """Interface of a raster whose areas are counted, such as `RasterOutput`."""
+
+    in_place: ClassVar[bool]
+    path: str | None
+    palette: NDArray[np.uint8] | None
+    assumed: tuple[str, ...]
+
+    def placed(self, source: Source) -> CountedRaster:
+        """Return the raster with the mask and the georeference of its input."""
+
+    def close(self) -> None:
+        """Remove the raster's temporary file."""
 
 
 class FeatureAreas(BaseModel):
@@ -34,6 +50,8 @@ class FeatureAreas(BaseModel):
     properties: dict[str, Any]
     """The feature's properties in the request's GeoJSON."""
     classes: list[ClassArea]
+    nodata: NodataArea | None = None
+    """Area of the feature's pixels that have no class, or None if unknown. Its part off the raster has no pixels."""
 
     def __getitem__(self, key: int | str) -> ClassArea:
         """Return the class with an id or a name. Raise KeyError if no class or several classes match."""
@@ -52,40 +70,48 @@ class AreasOutput(StructuredOutput):
     }
 
     classes: list[ClassArea]
+    nodata: NodataArea | None = None
+    """Area of the pixels that have no class, of those inside the request's ``aoi`` if it has one. None if unknown."""
     features: dict[str, FeatureAreas] = Field(default_factory=dict, exclude_if=lambda features: not features)
     """Class areas inside each feature of the request's ``aoi``, by the feature's name. Empty if ``aoi`` has only one
     feature.
 
     Where features overlap, a pixel counts in each of them, but once in ``classes``. JSON leaves out an empty dict."""
 
-    _raster: RasterOutput | None = PrivateAttr(default=None)
+    _inside: bool = PrivateAttr(default=False)
+    """Whether only the pixels inside an area of interest were counted."""
+    _raster: CountedRaster | None = PrivateAttr(default=None)
     _palette: Any = PrivateAttr(default=None)
 
     @classmethod
-    def of(cls, raster: RasterOutput, area: PlacedArea | None = None) -> Self:
-        """Count the pixels of each class of a raster in a single pass.
+    def of(cls, raster: CountedRaster, area: PlacedArea | None = None) -> Self:
+        """Count the pixels of each class, and those without a class, of a raster in a single pass.
 
-        If ``area``, the area of interest on the raster, has several features, `features` are counted, too.
+        If ``area``, the area of interest on the raster, is given, only pixels inside are counted. If it has several
+        features, `features` are counted, too.
 
         Raises InputError unless the raster is a single band of uint8 or uint16.
         """
-        areas = cls(classes=count_areas(raster))
-        if area is not None and len(area.polygons) > 1:
-            areas.features = _by_feature(raster, area)
+        (classes, nodata), *tables = [count_areas(raster)] if area is None else _tables(raster, area)
+        areas = cls(classes=classes, nodata=nodata)
+        if area is not None and tables:
+            areas.features = {
+                feature.name: FeatureAreas(properties=dict(feature.properties), classes=classes, nodata=nodata)
+                for feature, (classes, nodata) in zip(area.area.features, tables, strict=True)
+            }
+        areas._inside = area is not None
         areas._palette = raster.palette
         return areas
 
     @classmethod
-    def taking(cls, raster: RasterOutput, area: PlacedArea | None = None) -> Self:
+    def taking(cls, raster: CountedRaster, area: PlacedArea | None = None) -> Self:
         """Count the pixels of each class of a raster, and take ownership of it.
 
         The caller must not use the raster afterwards. A `StoredRaster`, which has the georeference of its input
-        already, is closed. ``area`` is the area of interest of its scene, whose features are counted. A raster in
+        already, is closed. ``area`` is the area of interest of its scene, in which pixels are counted. A raster in
         memory is kept until `placed`, which counts it again.
         """
-        from vllm_mmout.outputs.stored import StoredRaster
-
-        if isinstance(raster, StoredRaster):
+        if raster.in_place:
             areas = cls.of(raster, area)
             raster.close()
         else:
@@ -107,7 +133,10 @@ class AreasOutput(StructuredOutput):
                 " parts.source.area)",
                 param="aoi",
             )
-        return super(AreasOutput, counted).placed(source)
+        placed = super(AreasOutput, counted).placed(source)
+        if source.area is not None and not placed._inside:  # noqa: SLF001 - an object of this class
+            placed.nodata = None  # pixels outside the area were counted, too
+        return placed
 
     @property
     def geojson(self) -> dict[str, Any]:
@@ -115,8 +144,7 @@ class AreasOutput(StructuredOutput):
 
         Raises SaveError if the request has no ``aoi``, or GeoJSON cannot express its coordinate system.
         """
-        tables = [feature.classes for feature in self.features.values()] or [self.classes]
-        return features_geojson(self._source, tables)
+        return features_geojson(self._source, list(self.features.values()) or [self])
 
     def colour_of(self, number: int) -> tuple[int, int, int]:
         """Return the (red, green, blue) colour of a class in pictures of its raster, each 0 to 255."""
@@ -144,6 +172,18 @@ class AreasOutput(StructuredOutput):
         )
 
 
+def areas_inside(raster: CountedRaster, aoi: Any, aoi_crs: str | None) -> AreasOutput:
+    """Count the classes of a raster inside ``aoi``, or in the whole raster if it is None, for `RasterOutput.areas`."""
+    if aoi is None and aoi_crs is not None:
+        raise OptionError(f"aoi_crs is {aoi_crs!r} without aoi; give the area as aoi=...", param="aoi")
+    size, area, assumed = (raster.height, raster.width), None, raster.assumed
+    if aoi is not None:
+        area = placed_area(area_of(area_text(aoi, aoi_crs)), raster.georeference, size, raster.path or "the raster")
+        assumed = (*assumed, *area.assumed)
+    source = Source(size=size, georeference=raster.georeference, area=area, assumed=assumed)
+    return AreasOutput.of(raster, area).placed(source)
+
+
 def _class_of(classes: Sequence[ClassArea], key: int | str) -> ClassArea:
     matches = [area for area in classes if key in (area.id, area.name)]
     if len(matches) > 1:
@@ -153,15 +193,14 @@ def _class_of(classes: Sequence[ClassArea], key: int | str) -> ClassArea:
     return matches[0]
 
 
-def _by_feature(raster: RasterOutput, area: PlacedArea) -> dict[str, FeatureAreas]:
-    """Count the pixels of each class inside each feature of an area."""
+def _tables(raster: ClassRaster, area: PlacedArea) -> Iterator[tuple[list[ClassArea], NodataArea]]:
+    """Count the pixels of each class inside an area, then, if it has several features, inside each feature."""
+    check_classes(raster)
     has_areas = pixel_areas(raster.georeference, 1) is not None
-    features = {}
-    for feature, counted in zip(area.area.features, count_features(raster, area), strict=True):
+    features = range(len(area.polygons)) if len(area.polygons) > 1 else ()
+    for counted in count_features(raster, area, (None, *features)):
         counts = np.zeros(np.iinfo(raster.dtype).max + 1, np.int64)
         sums = np.zeros(len(counts))
         for number, pixels in counted.pixels.items():
             counts[number], sums[number] = pixels, counted.area_m2[number]
-        classes = class_table(raster, counts, sums if has_areas else None)
-        features[feature.name] = FeatureAreas(properties=dict(feature.properties), classes=classes)
-    return features
+        yield class_table(raster, counts, sums if has_areas else None)

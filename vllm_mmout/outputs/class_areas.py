@@ -1,4 +1,4 @@
-"""`ClassArea`, the area of a class of a raster, and the function that counts the areas of all classes."""
+"""`ClassArea` and `NodataArea`, the areas of a raster's classes and gaps, and the function that counts them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,20 @@ class ClassArea(BaseModel):
     """Area in square metres, or None if the raster's georeference does not determine it."""
 
 
-def count_areas(raster: ClassRaster) -> list[ClassArea]:
-    """Count the pixels of each class of a raster in a single pass. Raise InputError unless it is a class raster."""
+class NodataArea(BaseModel):
+    """Area of the pixels that have no class, for example since clouds were masked there."""
+
+    pixels: int
+    """Number of nodata pixels."""
+    area_m2: float | None
+    """Area in square metres, or None if the raster's georeference does not determine it."""
+
+
+def count_areas(raster: ClassRaster) -> tuple[list[ClassArea], NodataArea]:
+    """Count the pixels of each class, and of nodata, of a raster in a single pass.
+
+    Raise InputError unless it is a class raster.
+    """
     check_classes(raster)
     areas = pixel_areas(raster.georeference, raster.height)
     even = areas is None or bool((areas == areas[0]).all())
@@ -54,17 +66,22 @@ def count_areas(raster: ClassRaster) -> list[ClassArea]:
     return class_table(raster, counts, None if areas is None else sums)
 
 
-def class_table(raster: ClassRaster, counts: NDArray[np.int64], areas: NDArray[np.float64] | None) -> list[ClassArea]:
-    """Return the pixels and the area of each class that occurs in a raster or has a name.
+def class_table(
+    raster: ClassRaster, counts: NDArray[np.int64], areas: NDArray[np.float64] | None
+) -> tuple[list[ClassArea], NodataArea]:
+    """Return the pixels and the area of each class that occurs in a raster or has a name, and those of nodata.
 
     ``counts`` are the pixels by class id, and ``areas`` the areas in square metres, or None if they are unknown.
     """
     names = raster.class_names or ()
+    nodata = NodataArea(pixels=0, area_m2=None if areas is None else 0.0)
     if raster.nodata is not None and raster.nodata in range(len(counts)):
-        counts[int(raster.nodata)] = 0
+        number = int(raster.nodata)
+        nodata = NodataArea(pixels=int(counts[number]), area_m2=None if areas is None else float(areas[number]))
+        counts[number] = 0
     occurring = np.flatnonzero(counts).tolist()
     total = max(1, int(counts.sum()))
-    return [
+    classes = [
         ClassArea(
             id=number,
             name=names[number] if number < len(names) else None,
@@ -74,3 +91,4 @@ def class_table(raster: ClassRaster, counts: NDArray[np.int64], areas: NDArray[n
         )
         for number in sorted({*occurring, *range(len(names))})
     ]
+    return classes, nodata

@@ -54,7 +54,11 @@ def check_classes(raster: ClassRaster) -> None:
         )
 
 
-def class_rows(raster: ClassRaster) -> Iterator[NDArray[np.unsignedinteger]]:
-    """Yield a class raster in blocks of rows [rows, width], from top to bottom."""
-    for row in range(0, raster.height, _ROWS):
-        yield raster.read(Window(row, 0, min(_ROWS, raster.height - row), raster.width))[0]
+def class_rows(raster: ClassRaster, window: Window | None = None) -> Iterator[NDArray[np.unsignedinteger]]:
+    """Yield a class raster, or a window of it, in blocks of rows [rows, width], from top to bottom."""
+    row, col, height, width = window or Window(0, 0, raster.height, raster.width)
+    end = row + height
+    while row < end:
+        stop = min((row // _ROWS + 1) * _ROWS, end)
+        yield raster.read(Window(row, col, stop - row, width))[0]
+        row = stop

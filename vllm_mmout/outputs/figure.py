@@ -181,7 +181,7 @@ def _draw_classes(axes: Axes, raster: DrawnRaster, alpha: float, shown: dict[str
 
     from vllm_mmout.outputs.class_areas import count_areas  # imports pydantic, which may be missing
 
-    areas = count_areas(raster)
+    areas, _ = count_areas(raster)
     if raster.palette is None:
         raster = copy.copy(raster)
         raster.palette = default_palette(1 + max((area.id for area in areas), default=0))

@@ -70,10 +70,13 @@ class PolygonsOutput(MediaOutput):
 
     @property
     def areas(self) -> AreasOutput:
-        """Number of pixels and area of each class. Each access counts the pixels again."""
+        """Number of pixels and area of each class. Each access counts the pixels again.
+
+        Its `nodata` is None, since the raster does not tell gaps from pixels outside the request's ``aoi``.
+        """
         from vllm_mmout.outputs.areas import AreasOutput
 
-        return AreasOutput.of(self.classes)
+        return AreasOutput.of(self.classes).model_copy(update={"nodata": None})
 
     @property
     def image(self) -> Image:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from vllm_mmout.geo import Affine, Georeference
+    from vllm_mmout.outputs.areas import AreasOutput
     from vllm_mmout.outputs.base import Source
 
 
@@ -44,6 +45,8 @@ class RasterOutput(MediaOutput):
 
     """
 
+    in_place: ClassVar[bool] = False
+    """Whether the raster has the mask and the georeference of its input already, so that `placed` returns itself."""
     takes_area: ClassVar[bool] = True
     output_kinds: ClassVar[tuple[str, ...]] = ("raster",)
     formats: ClassVar[dict[str, str]] = formats_of("raster", first="tiff")
@@ -208,6 +211,24 @@ class RasterOutput(MediaOutput):
         from vllm_mmout.outputs.figure import raster_figure
 
         return raster_figure(self, title=title, picture=picture, opacity=opacity)
+
+    def areas(self, aoi: Any = None, aoi_crs: str | None = None) -> AreasOutput:
+        """Count the pixels and square metres of each class, and of nodata, in blocks of rows.
+
+        Args:
+            aoi: area of interest in the forms that `vllm_mmout.OutputParams` takes. Only pixels whose centre is inside
+                are counted, and if it has several features, those of each feature, too. Without it, nodata includes
+                pixels outside the ``aoi`` of the request that made the raster.
+            aoi_crs: coordinate system of an ``aoi`` that does not state it.
+
+        Raises:
+            InputError: the raster is not a single band of uint8 or uint16, or the area covers none of its pixels.
+            OptionError: the area or its coordinate system is invalid.
+
+        """
+        from vllm_mmout.outputs.areas import areas_inside  # imports pydantic, which may be missing
+
+        return areas_inside(self, aoi, aoi_crs)
 
     def to_xarray(self) -> DataArray:
         """Return an xarray ``DataArray`` with dimensions band, y, x, as rioxarray would read the raster's GeoTIFF.

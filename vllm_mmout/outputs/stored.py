@@ -8,7 +8,7 @@ import shutil
 import threading
 import weakref
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,8 @@ class StoredRaster(RasterOutput):
         InputError: the file cannot be read, or the names or the palette have a wrong shape or dtype.
 
     """
+
+    in_place: ClassVar[bool] = True
 
     def __init__(self, path: str | Path, *, owned: bool = False, **known: Unpack[RasterMetadata]) -> None:
         self._lock = threading.RLock()

@@ -1,10 +1,11 @@
-"""Compute the areas of classes inside the features of an area of interest, and return them as GeoJSON."""
+"""Count the classes inside the features of an area of interest, and return their areas as GeoJSON."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -12,15 +13,16 @@ from numpy.typing import NDArray
 
 from vllm_mmout.errors import SaveError
 from vllm_mmout.geo import Window, epsg_code, pixel_areas
+from vllm_mmout.outputs.class_rows import class_rows
 from vllm_mmout.outputs.formats.geojson_crs import crs_name, placement
 
 if TYPE_CHECKING:
     from vllm_mmout.geo import PlacedArea
     from vllm_mmout.outputs.base import Source
-    from vllm_mmout.outputs.raster import RasterOutput
+    from vllm_mmout.outputs.class_rows import ClassRaster
 
 _CHUNK_PIXELS = 2**20
-"""Number of pixels of a raster that are read at a time."""
+"""Number of pixels of a raster that are counted at a time."""
 
 
 class ClassRow(Protocol):
@@ -31,6 +33,25 @@ class ClassRow(Protocol):
     pixels: int
     share: float
     area_m2: float | None
+
+
+class NodataRow(Protocol):
+    """Interface of the area without a class, such as `vllm_mmout.outputs.NodataArea`."""
+
+    pixels: int
+    area_m2: float | None
+
+
+class AreaTable(Protocol):
+    """Interface of the areas inside a feature, such as `vllm_mmout.outputs.FeatureAreas`."""
+
+    @property
+    def classes(self) -> Sequence[ClassRow]:
+        """Area of each class."""
+
+    @property
+    def nodata(self) -> NodataRow | None:
+        """Area of the pixels without a class, or None if unknown."""
 
 
 class FeatureCounts:
@@ -48,28 +69,35 @@ class FeatureCounts:
             self.area_m2[number] += float(counts[number] * area)
 
 
-def count_features(raster: RasterOutput, area: PlacedArea) -> list[FeatureCounts]:
-    """Count the pixels of a class raster inside each feature, in a single pass over the raster.
+def count_features(raster: ClassRaster, area: PlacedArea, features: Sequence[int | None]) -> list[FeatureCounts]:
+    """Count the pixels of a class raster inside each of ``features``, in a single pass over the raster.
 
-    A pixel inside several features counts in each. A pixel of a raster of another size than the input is inside a
-    feature if the input's pixel at its centre is.
+    A feature is an index into ``area.polygons``, or None for the whole area. A pixel inside several features counts in
+    each, and once in the whole area. A pixel of a raster of another size than the input is inside a feature if the
+    input's pixel at its centre is.
     """
-    counts = [FeatureCounts() for _ in area.polygons]
-    windows = [_feature_window(area, feature, (raster.height, raster.width)) for feature in range(len(counts))]
+    size = (raster.height, raster.width)
+    counts = [FeatureCounts() for _ in features]
+    windows = [_feature_window(area, feature, size) for feature in features]
+    around = _feature_window(area, None, size)
+    if around is None:
+        return counts
     areas = pixel_areas(raster.georeference, raster.height)
-    rows_at_once = max(1, _CHUNK_PIXELS // raster.width)
-    for row in range(0, raster.height, rows_at_once):
-        end = min(row + rows_at_once, raster.height)
-        parts = [(feature, _cut_rows(window, row, end)) for feature, window in enumerate(windows) if window is not None]
-        parts = [(feature, part) for feature, part in parts if part.height > 0]
-        if not parts:
-            continue
-        strip = raster.read(Window(row, 0, end - row, raster.width))[0]
-        for feature, part in parts:
-            inside = area.resized_mask(part, (raster.height, raster.width), feature)
-            values = strip[part.row - row : part.row - row + part.height, part.cols]
-            for pixels, mask, size in _by_pixel_area(values, inside, None if areas is None else areas[part.rows]):
-                counts[feature].add(pixels[mask], size)
+    step = max(1, _CHUNK_PIXELS // around.width)
+    row = around.row
+    for rows in class_rows(raster, around):
+        for start in range(0, len(rows), step):
+            strip = rows[start : start + step]
+            for feature, window, counted in zip(features, windows, counts, strict=True):
+                part = None if window is None else _cut_rows(window, row, row + len(strip))
+                if part is None or part.height <= 0:
+                    continue
+                inside = area.resized_mask(part, size, feature)
+                first, left = part.row - row, part.col - around.col
+                values = strip[first : first + part.height, left : left + part.width]
+                for pixels, mask, each in _by_pixel_area(values, inside, None if areas is None else areas[part.rows]):
+                    counted.add(pixels[mask], each)
+            row += len(strip)
     return counts
 
 
@@ -86,9 +114,13 @@ def _by_pixel_area(
         yield from zip(values, inside, areas.tolist(), strict=True)
 
 
-def _feature_window(area: PlacedArea, feature: int, size: tuple[int, int]) -> Window | None:
-    """Return a window of a raster of ``size`` that holds all pixels of a feature, or None if the feature is outside."""
-    boxes = np.array([polygon.box for polygon in area.polygons[feature]]) - (*area.origin[::-1], *area.origin[::-1])
+def _feature_window(area: PlacedArea, feature: int | None, size: tuple[int, int]) -> Window | None:
+    """Return a window of a raster of ``size`` that holds all pixels of a feature, or None if the feature is outside.
+
+    If ``feature`` is None, the window holds all features.
+    """
+    polygons = chain(*area.polygons) if feature is None else area.polygons[feature]
+    boxes = np.array([polygon.box for polygon in polygons]) - (*area.origin[::-1], *area.origin[::-1])
     rows, cols = size[0] / area.size[0], size[1] / area.size[1]
     left, top = boxes[:, :2].min(axis=0) * (cols, rows)
     right, bottom = boxes[:, 2:].max(axis=0) * (cols, rows)
@@ -105,12 +137,12 @@ def _cut_rows(window: Window, first: int, end: int) -> Window:
     return Window(row, window.col, min(window.row + window.height, end) - row, window.width)
 
 
-def features_geojson(source: Source | None, tables: Sequence[Sequence[ClassRow]]) -> dict[str, Any]:
+def features_geojson(source: Source | None, tables: Sequence[AreaTable]) -> dict[str, Any]:
     """Return the features of the request's area of interest as GeoJSON, with their class areas as properties.
 
     Args:
         source: input of the result.
-        tables: areas of the classes of each feature, in the order of the features.
+        tables: areas inside each feature, in the order of the features.
 
     Raises:
         SaveError: the request has no area, or GeoJSON cannot express its coordinate system.
@@ -130,10 +162,10 @@ def features_geojson(source: Source | None, tables: Sequence[Sequence[ClassRow]]
         {
             "type": "Feature",
             "id": feature.name,
-            "properties": _properties(feature.properties, classes),
+            "properties": _properties(feature.properties, table),
             "geometry": feature.geometry,
         }
-        for feature, classes in zip(area.features, tables, strict=True)
+        for feature, table in zip(area.features, tables, strict=True)
     ]
     return {
         "type": "FeatureCollection",
@@ -142,15 +174,22 @@ def features_geojson(source: Source | None, tables: Sequence[Sequence[ClassRow]]
     }
 
 
-def _properties(own: Mapping[str, Any], classes: Sequence[ClassRow]) -> dict[str, Any]:
-    """Return a feature's own properties, and three for each class: ``water_pixels``, ``water_share``, ``water_m2``."""
-    counts = Counter(area.name for area in classes)
-    properties = dict(own)
-    for area in classes:
+def _properties(own: Mapping[str, Any], table: AreaTable) -> dict[str, Any]:
+    """Return a feature's own properties, then ``water_pixels``, ``water_share`` and ``water_m2`` of each class.
+
+    ``nodata_pixels`` and ``nodata_m2`` follow. They are None if unknown.
+    """
+    counts = Counter(area.name for area in table.classes)
+    rows: list[tuple[str, Any]] = []
+    for area in table.classes:
         name = area.name if area.name is not None and counts[area.name] == 1 else f"{area.name or 'class'} {area.id}"
-        for kind, value in (("pixels", area.pixels), ("share", area.share), ("m2", area.area_m2)):
-            key = f"{name}_{kind}"
-            while key in properties:  # the feature's own property
-                key = f"{key}_2"
-            properties[key] = value
+        rows += (f"{name}_pixels", area.pixels), (f"{name}_share", area.share), (f"{name}_m2", area.area_m2)
+    nodata = table.nodata
+    rows += ("nodata_pixels", nodata and nodata.pixels), ("nodata_m2", nodata and nodata.area_m2)
+    properties = dict(own)
+    for column, value in rows:
+        key = column
+        while key in properties:  # the feature's own property
+            key = f"{key}_2"
+        properties[key] = value
     return properties

@@ -109,15 +109,18 @@ def _as_cell(value: Any) -> Any:
 def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
     """Write the area of each class to a CSV table. For areas by feature, each row is one class in one feature.
 
-    Texts cannot run as formulas of a spreadsheet.
+    The last two columns are the nodata pixels and square metres of the feature, or of all. They are the same in all of
+    its rows. A feature without classes has a row without a class. Texts cannot run as formulas of a spreadsheet.
     """
     from vllm_mmout.outputs.class_areas import ClassArea  # imports pydantic, which may be missing
 
     text = StringIO()
     names = csv.writer(text, lineterminator="\n")
-    names.writerow([*(["feature"] if output.features else []), *ClassArea.model_fields])
+    fields = tuple(ClassArea.model_fields)
+    names.writerow([*(["feature"] if output.features else []), *fields, "nodata_pixels", "nodata_m2"])
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    tables = [([name], feature.classes) for name, feature in output.features.items()] or [([], output.classes)]
-    rows = ([*name, *area.model_dump().values()] for name, classes in tables for area in classes)
-    writer.writerows(map(_as_cell, row) for row in rows)
+    for name, table in [([name], feature) for name, feature in output.features.items()] or [([], output)]:
+        nodata = (None, None) if table.nodata is None else (table.nodata.pixels, table.nodata.area_m2)
+        rows = [list(area.model_dump().values()) for area in table.classes] or [[None] * len(fields)]
+        writer.writerows(map(_as_cell, (*name, *row, *nodata)) for row in rows)
     file.write(text.getvalue().encode())
