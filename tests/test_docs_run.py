@@ -230,6 +230,7 @@ def test_every_block_is_run_by_a_test():
 OFFLINE = (
     "vllm-mmout run",
     "vllm-mmout figure",
+    "vllm-mmout areas",
     "vllm-mmout info",
     "vllm-mmout processors",
     "vllm-mmout doctor",

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from vllm_mmout import __version__
-from vllm_mmout.commands import demo, doctor, figure, info, patch, processors, run, serve
+from vllm_mmout.commands import areas, demo, doctor, figure, info, patch, processors, run, serve
 from vllm_mmout.errors import MMOutError, OptionError, RegistrationError
 from vllm_mmout.wing import wings
 
-COMMANDS = (demo, run, serve, figure, info, processors, doctor, patch)
+COMMANDS = (demo, run, serve, figure, areas, info, processors, doctor, patch)
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as in shells."""
 

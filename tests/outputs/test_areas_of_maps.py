@@ -1,4 +1,4 @@
-"""Areas of maps that are in memory or saved: `RasterOutput.areas`, and nodata of each feature."""
+"""Areas of maps that are in memory or saved: `RasterOutput.areas`, nodata of each feature, and ``vllm-mmout areas``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rasterio.transform import Affine
 from rasterio.warp import transform_geom
 
 from vllm_mmout import open_result
+from vllm_mmout.cli import main
 from vllm_mmout.errors import InputError, OptionError
 from vllm_mmout.geo import Georeference, area_of, area_text, pixel_areas, placed_area
 from vllm_mmout.outputs import AreasOutput, PolygonsOutput, RasterOutput, Source, class_rows, zonal
@@ -171,3 +172,24 @@ def test_a_feature_without_classes_has_a_row():
     row = next(csv.DictReader(io.StringIO(areas.to_bytes("csv").decode())))
     assert (row["feature"], row["id"], row["pixels"]) == ("north", "", "")
     assert int(row["nodata_pixels"]) == masks()["north"].sum()
+
+
+def test_the_command_counts_a_saved_map(tmp_path, capsys, monkeypatch):
+    """``vllm-mmout areas`` prints the table, or writes it, and refuses files that hold no table."""
+    monkeypatch.chdir(tmp_path)
+    raster().save("map.tif")
+    (tmp_path / "fields.geojson").write_text(json.dumps(area()))
+    assert main(["areas", "map.tif"]) == 0
+    assert capsys.readouterr().out == raster().areas().to_bytes("csv").decode()
+    expected = raster().areas(area())
+    for suffix in ("csv", "json", "geojson"):
+        assert main(["areas", "map.tif", "--aoi", "fields.geojson", "-o", f"out.{suffix}"]) == 0
+        assert capsys.readouterr().out == f"out.{suffix}\n"
+        assert (tmp_path / f"out.{suffix}").read_bytes() == expected.to_bytes(suffix)
+    for arguments, message in (
+        (["-o", "out.png"], "no suffix of a table"),
+        (["-o", "out.geojson"], "give --aoi"),
+        (["--aoi-crs", "EPSG:32632"], "without aoi"),
+    ):
+        assert main(["areas", "map.tif", *arguments]) == 2
+        assert message in capsys.readouterr().err
