@@ -35,10 +35,9 @@ from vllm_mmout.outputs.formats import FORMATS, format_named, suffix_of
 from vllm_mmout.params import OutputParams
 from vllm_mmout.wing import extensions
 
-EACH_DAY = "--each-day"
 TRACE = "--mmout-trace"
 FORMAT = "--output-format"
-OWN_FLAGS = ("--out", FORMAT, EACH_DAY, FIGURE, FIGURE_TITLE, TRACE, *map(flag, RUN_OPTIONS))
+OWN_FLAGS = ("--out", FORMAT, FIGURE, FIGURE_TITLE, TRACE, *map(flag, RUN_OPTIONS))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -73,11 +72,6 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     for name, arguments in RUN_OPTIONS.items():
         parser.add_argument(flag(name), **arguments)
-    parser.add_argument(
-        EACH_DAY,
-        action="store_true",
-        help="make a mosaic of each day (UTC): a file for each date in the folder of -o, or a .zarr with a time axis",
-    )
     parser.add_argument(
         FIGURE, metavar="FILE", help="file for a figure of the result with legend and areas (.png, .pdf, .svg)"
     )
@@ -158,7 +152,7 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
     data: list[Any] = [each.data for each in inputs_to_run]
     if chosen.mosaic is not None:
         grid = options.mosaic_grid if chosen.mosaic_grid is None else None
-        data = [Mosaic(data, grid=grid, each_day=options.each_day)]
+        data = [Mosaic(data, grid=grid)]
         inputs_to_run = inputs_to_run[:1]
     paths = _paths(out, inputs_to_run, options.output_format)
     params = [msgspec.structs.replace(chosen, path=path) for path in paths]
@@ -200,7 +194,7 @@ def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | Non
 def _check_each_day(options: argparse.Namespace) -> None:
     for flag_name, value in ((FIGURE, options.figure), (FORMAT, options.output_format)):
         if value is not None:
-            raise OptionError(f"{flag_name} is for one map, and {EACH_DAY} makes several; leave one of them out")
+            raise OptionError(f"{flag_name} is for one map, and --each-day makes several; leave one of them out")
 
 
 def _checked_out(out: str, inputs_to_run: Sequence[RunInput], *, several: bool) -> str:

@@ -34,6 +34,13 @@ class MosaicOptions(Tiling, frozen=True, kw_only=True):
             flag="--grid",
         ),
     ] = None
+    each_day: Annotated[
+        bool,
+        said(
+            "make a map of each day (UTC) of the inputs of a mosaic, in place of one map. All maps have the same grid."
+            " The result is a dict of maps by day, such as 2024-06-01; over HTTP each result names its day."
+        ),
+    ] = False
     skip_failed: Annotated[
         bool,
         said(
@@ -43,7 +50,7 @@ class MosaicOptions(Tiling, frozen=True, kw_only=True):
 
     def _check_mosaic_options(self) -> None:
         if self.mosaic is None:
-            for name in ("mosaic_grid", "skip_failed"):
+            for name in ("mosaic_grid", "each_day", "skip_failed"):
                 if getattr(self, name):
                     raise OptionError(f'{name} is set without mosaic; set mosaic="newest" too', param=name)
         if self.mosaic_grid is not None:

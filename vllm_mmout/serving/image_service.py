@@ -80,6 +80,7 @@ def image_work(request: Request, service: ForwardService, fields: ImageRequest, 
     options = fields.options
     for needs_json, param in (
         (len(options.named) > 1, "output" if isinstance(options.output, tuple) else "processor"),
+        (options.each_day, "each_day"),
         (fields.response_format == "url", "response_format"),
         (fields.stream, "stream"),
         (fields.options.path is not None, "path"),
@@ -110,7 +111,7 @@ async def _events(work: Work, kind: Kind) -> AsyncGenerator[Event | None, None]:
     if last is None:
         return
     entries = await work.encoded(last)
-    for label, entry in zip(work.labels or [{}], entries, strict=True):
+    for label, entry in zip(work.labels(last.outputs) or [{}], entries, strict=True):
         own: dict[str, Any] = {**label}
         own |= {"warnings": list(last.assumed)} if last.assumed else {}
         yield completed(kind, entry, used=usage(tiles_of(last)), **own)
@@ -129,7 +130,8 @@ async def answer(work: Work, request: Request) -> Response:
     if work.request.response_format == "url":
         names = await kept(work.service.store, entries)
         urls = [str(request.url_for("mmout_result", name=name)) for name in names]
-    return json_response(entries, tiles=tiles_of(last), labels=work.labels, urls=urls, warnings=last.assumed)
+    labels = work.labels(last.outputs)
+    return json_response(entries, tiles=tiles_of(last), labels=labels, urls=urls, warnings=last.assumed)
 
 
 async def _written(work: Work, outputs: Any) -> tuple[list[Encoded], list[str]]:

@@ -57,6 +57,7 @@ _IMAGES: Final = {
                     "url": {"type": "string"},
                     "processor": {"type": "string"},
                     "output": {"type": "string"},
+                    "day": {"type": "string", "format": "date"},
                     "partial": {"type": "boolean"},
                 },
             },

@@ -42,7 +42,7 @@ class FinishedResult:
 
     id: str
     title: str
-    """Client's name for the input, such as "scene.tif"."""
+    """Client's name for the input, such as "scene.tif", or the day of a map if the job makes a map of each day."""
     file: ResultFile
     address: str
     """Path of the result's URL, such as "/v1/scenes/scene_x"."""

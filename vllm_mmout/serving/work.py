@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from vllm_mmout.engine.request.results import AskedResult, asked_results, check_suffix_of
+from vllm_mmout.engine.request.results import AskedResult, ResultKey, asked_results, check_suffix_of
 from vllm_mmout.engine.threads import entered, in_thread
 from vllm_mmout.errors import InputError, OptionError, SaveError
 from vllm_mmout.geo import FileAddress, in_bucket, place_of
+from vllm_mmout.outputs import RasterSeries
 from vllm_mmout.serving.errors import client_errors
 from vllm_mmout.serving.inputs.prefixes import Prefixes
 from vllm_mmout.serving.metrics import count_refusal
@@ -79,6 +80,12 @@ class Work:
         work = cls(service, request, data, request_id, adapter, field, trace_headers=trace_headers, checked=True)
         service.binding.check_params(work.params)
         work.check_limits()
+        if work.makes_series and isinstance(work.params.output, tuple):
+            raise OptionError(
+                f"output_format is {agreed(request)}, one store of the maps of all days, and output is"
+                f" {', '.join(work.params.output)}; ask for one kind of output, or leave output_format out",
+                param="output_format",
+            )
         for result in work.results:
             formats = result.formats
             if formats is not None:
@@ -96,13 +103,24 @@ class Work:
         return asked_results(self.service.binding, self.params)
 
     @property
-    def labels(self) -> list[dict[str, str]]:
-        """Return a field such as {"output": "areas"} for each result if the client asked for several, else [].
+    def makes_series(self) -> bool:
+        """Return whether the maps of all days become one file with a time axis, such as a Zarr store."""
+        return self.params.each_day and agreed(self.request) in RasterSeries.formats.values()
 
-        A field is ``processor``, or ``output`` if the client asked for several kinds of output.
+    def labels(self, outputs: Any) -> list[dict[str, str]]:
+        """Return the fields that name each result, such as {"output": "areas"}, or [] for a single result.
+
+        The fields are ``processor``, or ``output`` if the client asked for several kinds of output, and ``day`` if it
+        asked for a map of each day. ``outputs`` are those of the finished request.
         """
-        key = "output" if isinstance(self.params.output, tuple) else "processor"
-        return [{key: name} for name in self.params.named]
+        if self.makes_series:
+            return []
+        field = "output" if isinstance(self.params.output, tuple) else "processor"
+        labels = [
+            {**({field: key.name} if self.params.named else {}), **({} if key.day is None else {"day": key.day})}
+            for key in self._by_key(outputs)
+        ]
+        return [label for label in labels if label]
 
     def format_of(self, result: AskedResult) -> FormatChoice:
         """Return the file format that the client requests for a result.
@@ -161,26 +179,39 @@ class Work:
                 last = output
         return last
 
-    def made(self, outputs: Any, make: Callable[[Any, FormatChoice, ToResponse | None], Made]) -> dict[str, Made]:
-        """Call ``make(output, format, to_response)`` for each of ``outputs``. Return the results by name.
+    def made(self, outputs: Any, make: Callable[[Any, FormatChoice, ToResponse | None], Made]) -> dict[ResultKey, Made]:
+        """Call ``make(output, format, to_response)`` for each of ``outputs``. Return the results by key.
 
         The response function, or None, comes from `response_of`. The outputs are closed. If ``make`` raises, its
         earlier results are closed too. The call blocks while ``make`` runs.
         """
         asked = {result.name: result for result in self.results}
-        by_name: Mapping[str, Any] = outputs if self.params.named else dict.fromkeys(asked, outputs)
+        by_key = self._by_key(outputs)
         with ExitStack() as used, ExitStack() as unfinished:
-            for output in by_name.values():
+            for output in by_key.values():
                 if hasattr(output, "close"):
                     used.callback(output.close)
-            results: dict[str, Made] = {}
-            for name, output in by_name.items():
-                result = asked[name]
+            if self.makes_series:
+                days = {key.day or "": output for key, output in by_key.items()}
+                by_key = {ResultKey(next(iter(asked))): RasterSeries(days)}
+            results: dict[ResultKey, Made] = {}
+            for key, output in by_key.items():
+                result = asked[key.name]
                 respond = response_of(result.processor, result.params)
-                results[name] = make(output, self.format_of(result), respond)
-                unfinished.callback(results[name].close)
+                results[key] = make(output, self.format_of(result), respond)
+                unfinished.callback(results[key].close)
             unfinished.pop_all()
             return results
+
+    def _by_key(self, outputs: Any) -> dict[ResultKey, Any]:
+        """Return the outputs of the finished request by their keys, the maps of the earliest day first."""
+        names = [result.name for result in self.results]
+        by_day: Mapping[str | None, Any] = outputs if self.params.each_day else {None: outputs}
+        return {
+            ResultKey(name, day): output
+            for day, of_day in by_day.items()
+            for name, output in (of_day if self.params.named else dict.fromkeys(names, of_day)).items()
+        }
 
     def new_budget(self) -> AnswerBudget:
         """Create the memory limit of one response."""

@@ -205,6 +205,7 @@ def test_a_joined_scene_has_the_assumptions_about_its_windows(manifest, tmp_path
         (["--ray-split", "100"], "--ray-split is for a run on a cluster; add --ray"),
         (["--ray", "--ray-split", "0"], "--ray-split must be 1 or more pixels, got 0"),
         (["--ray", "--mmout-trace", "t.json"], "--mmout-trace works only in one process"),
+        (["--ray", "--each-day"], "--each-day works only in one process"),
         (["--ray", "--ray-split", "9", "--stac-item"], "--stac-item does not work with --ray-split"),
         (["--ray", "--stac", "--datetime", "2024"], "--ray with --stac, --datetime is not supported"),
         (["--ray", "--max-items", "1"], "--ray with --max-items is not supported"),

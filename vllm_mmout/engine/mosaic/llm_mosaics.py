@@ -111,8 +111,8 @@ def check_folders(inputs: Sequence[Any], params: Sequence[OutputParams]) -> None
     """
     folders = [None if own.path is None else _folder_of(own.path) for own in params]
     for data, own, folder in zip(inputs, params, folders, strict=True):
-        dated = isinstance(data, Mosaic) and data.each_day and own.path is not None and is_folder(own.path)
-        if dated and folders.count(folder) > 1:
+        each_day = own.each_day or (isinstance(data, Mosaic) and data.each_day)
+        if each_day and own.path is not None and is_folder(own.path) and folders.count(folder) > 1:
             raise OptionError(
                 f"path: {own.path} gets files named by their dates (each_day), and another result of this call; give"
                 " each its own folder",

@@ -111,7 +111,8 @@ def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | 
     """Return a `Mosaic` and the params to run it, or None if the request does not ask for a mosaic.
 
     A request asks for a mosaic by a `Mosaic` as ``data``, or by ``params.mosaic`` and a list of inputs. The returned
-    `Mosaic` has the grid and ``skip_failed`` of the params, and the returned params have the order of the `Mosaic`.
+    `Mosaic` has the grid, ``each_day`` and ``skip_failed`` of the params, and the returned params have the order of the
+    `Mosaic`.
     """
     if not isinstance(data, Mosaic):
         if params.mosaic is None:
@@ -135,8 +136,7 @@ def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | 
                 param="mosaic_grid",
             )
         data = replace(data, grid=params.mosaic_grid)
-    if params.skip_failed:
-        data = replace(data, skip_failed=True)
+    data = replace(data, skip_failed=data.skip_failed or params.skip_failed, each_day=data.each_day or params.each_day)
     return data, msgspec.structs.replace(params, mosaic=next(iter(orders), "newest"))
 
 

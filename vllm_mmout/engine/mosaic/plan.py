@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _MOST_PIXELS = 10**11
-"""Largest number of pixels of a map, if the caller sets no limit."""
+"""Largest number of pixels of a map, or of the maps of all days together, if the caller sets no limit."""
 
 
 _MAP_OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("mosaic", "mosaic_grid", "path", "bbox", "bbox_crs", "aoi", "aoi_crs")),
-    **dict.fromkeys(("skip_failed", "stac_item"), False),
+    **dict.fromkeys(("each_day", "skip_failed", "stac_item"), False),
 }
 """Options that a mosaic applies to its map and not to the requests of its scenes, with their default values."""
 
@@ -46,7 +46,7 @@ class Limits:
     area: float | None = None
     """Largest area in square kilometres. It applies to each scene and to the map that the mosaic makes."""
     pixels: int | None = None
-    """Largest number of pixels of the mosaic's map."""
+    """Largest number of pixels of the map, or of the maps of all days together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,12 @@ class MosaicPlan:
             )
         grid, _ = self.map_of([scene.placed for scene in self.scenes])
         most = _MOST_PIXELS if limits.pixels is None else limits.pixels
-        if grid.pixels > most:
+        if grid.pixels * len(self.maps) > most:
+            maps = "the map has" if len(self.maps) == 1 else f"the maps of {len(self.maps)} days each have"
+            fewer = "" if len(self.maps) == 1 else " together; send fewer days,"
             raise InputError(
-                f"the map has {grid.size[0]} x {grid.size[1]} pixels, at most {most} are made; choose a coarser grid,"
-                " or a smaller bbox; a server's limit is --mmout-max-pixels"
+                f"{maps} {grid.size[0]} x {grid.size[1]} pixels, at most {most} are made{fewer or ';'} choose a coarser"
+                " grid, or a smaller bbox; a server's limit is --mmout-max-pixels"
             )
         check_area(grid.georeference, grid.size, limits.area, "the map")
         targets: list[Target | None] = [*self.targets] or [None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.params import OutputParams
     from vllm_mmout.processors.base import OutputProcessor
+
+
+class ResultKey(NamedTuple):
+    """Key of a result among the results of a request."""
+
+    name: str
+    """Name of the result, see `AskedResult`."""
+    day: str | None = None
+    """Day of a map, such as "2024-06-01", if the request asks for a map of each day. Otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)

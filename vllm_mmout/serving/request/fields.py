@@ -188,7 +188,7 @@ _FEWER: Final = ("prompt", "path", *_EVENTS)
 VARIATIONS: Final = _EVERY.without(_FEWER, _USE_EDITS, path="/v1/images/variations", apart=(_IMAGE,))
 GENERATIONS: Final = _EVERY.without((_IMAGE, "images", "path"), _USE_EDITS, path="/v1/images/generations")
 POOLING: Final = _EVERY.without(
-    ("prompt", *_EVENTS, "response_format", "n", "quality"), _USE_EDITS, path="/pooling"
+    ("prompt", "each_day", *_EVENTS, "response_format", "n", "quality"), _USE_EDITS, path="/pooling"
 ).without(("path",), _NOT_WRITTEN, path="/pooling", apart=("data",))
 
 
@@ -239,6 +239,8 @@ def _check_path(given: Mapping[str, Any]) -> None:
     if not in_bucket(path):
         message = "path must be an address in a bucket: a client cannot choose where the server writes on its disks"
         raise ApiError(400, f"{message}; save the answer, and leave it out", param="path")
+    if given.get("each_day"):
+        raise ApiError(400, "path names one file, and each_day makes several; leave path out", param="path")
     for name in _NOT_WITH_PATH:
         if given.get(name):
             message = f"path says where the result goes, and by its suffix in which format; leave {name} out, or path"

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.errors import DecodeError, MMOutError, OptionError, SaveError, raise_interrupt
-from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, StructuredOutput, VideoOutput
+from vllm_mmout.outputs import ImageOutput, PolygonsOutput, RasterOutput, RasterSeries, StructuredOutput, VideoOutput
 from vllm_mmout.outputs.base import Savable
 from vllm_mmout.outputs.formats import FORMATS
 from vllm_mmout.outputs.formats.pictures import encode_picture, flattened
@@ -101,7 +101,7 @@ def _file(output: Savable, name: str, choice: FormatChoice, parent: Path | None,
     suffix = next(suffix for suffix, known in output.formats.items() if known == name)
     media_type = FORMATS[name].media_type if name in FORMATS else mimetypes.guess_type(f"result{suffix}")[0]
     quality = {} if choice.output_compression is None else {"quality": max(1, choice.output_compression)}
-    if not isinstance(output, StoredRaster | PolygonsOutput):
+    if not isinstance(output, StoredRaster | PolygonsOutput | RasterSeries):
         buffer = budget.buffer(f"{type(output).__name__} as {name}")
         output.write_to(buffer, name, **quality)
         budget.take(buffer.tell(), f"{type(output).__name__} as {name}")

@@ -60,10 +60,13 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
         raise OptionError(f"{', '.join(asked(options))} is for a run on a cluster; add --ray")
     if params.mosaic is not None and options.ray_split is not None:
         raise OptionError("--ray-split does not work with --mosaic, whose scenes run as a whole; leave one of them out")
-    if options.mmout_trace is not None:
-        raise OptionError("--mmout-trace works only in one process; leave out --mmout-trace or --ray")
-    if options.figure is not None:
-        raise OptionError("--figure works only in one process; leave out --figure or --ray")
+    for flag, is_set in (
+        ("--each-day", params.each_day),
+        ("--mmout-trace", options.mmout_trace is not None),
+        ("--figure", options.figure is not None),
+    ):
+        if is_set:
+            raise OptionError(f"{flag} works only in one process; leave out {flag} or --ray")
     if options.output_format is not None:
         raise OptionError(
             "--output-format does not work on a cluster, which writes default formats; leave it or --ray out"

@@ -38,7 +38,7 @@ _FORMAT: Final = replace(OF_IMAGES["output_format"], name="image_format")
 FIELDS: Final = Fields(
     "data",
     OPTIONS,
-    {},
+    {"each_day": "an answer of the plugin holds one map; use /v1/images/edits"},
     apart=("data", "data_format", "image_format", "out_data_format", "out_path", "output_path"),
     later=OPTIONS,
     where=" in data",

@@ -109,7 +109,7 @@ async def _answer(works: Sequence[Work], request: Request) -> Response:
     return json_response(
         entries,
         tiles=sum(tiles_of(last) for last, _ in results),
-        labels=works[0].labels * len(works),
+        labels=[label for last, _ in results for label in works[0].labels(last.outputs)],
         urls=urls,
         warnings=list(dict.fromkeys(text for last, _ in results for text in last.assumed)),
     )

@@ -36,12 +36,16 @@ a proxy can restart meanwhile."""
 
 def run_command(options: argparse.Namespace) -> int:
     """Run ``vllm-mmout submit`` with its parsed arguments, and return the exit status."""
+    if options.each_day and options.resume is None:
+        options.mosaic = options.mosaic or "newest"
     fields = _request_fields(options)
     _check_arguments(options, fields)
     target = None if options.out is None else DownloadTarget.of(options.out)
     output_format = options.output_format
     if target is not None and options.resume is None:
         output_format = target.output_format(output_format)
+        if options.each_day:
+            target.check_days()
     if output_format is not None:
         fields["output_format"] = output_format
     form = None if options.resume is not None else _form(options.inputs, fields)

@@ -26,7 +26,8 @@ _NO_SUCH_PART = frozenset({int(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)})
 
 def result_path(job: str, output: JobOutput) -> str:
     """Return the URL path of a result, relative to the server's base URL."""
-    return f"{ROUTE}/{job}/content?{urlencode({'processor': output.processor})}"
+    query = {"processor": output.processor} | ({} if output.day is None else {"day": output.day})
+    return f"{ROUTE}/{job}/content?{urlencode(query)}"
 
 
 def download(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:

@@ -26,6 +26,8 @@ Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,200}$")]
 """Id of a job. Only characters that are safe in URLs and shell commands are accepted."""
 Name = Annotated[str, msgspec.Meta(pattern=r"^\w[\w.-]{0,199}$")]
 """Name of a processor. Only characters that are safe in file names are accepted."""
+Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+"""Day of a map, such as "2024-06-01"."""
 
 
 class Tiles(msgspec.Struct, frozen=True):
@@ -50,6 +52,8 @@ class JobOutput(msgspec.Struct, frozen=True):
     output_format: str
     bytes: int
     classes: tuple[ResultClass, ...] | None = None
+    day: Day | None = None
+    """Day of a map if the job makes a map of each day."""
 
     @property
     def class_names(self) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from vllm_mmout.commands.run import out_file
 from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import atomic_file
+from vllm_mmout.outputs import RasterSeries
 from vllm_mmout.outputs.formats import SENT, Format, format_named, is_folder_suffix, suffix_of, with_end
 from vllm_mmout.outputs.formats.geotiff import geotiff_sidecars
 from vllm_mmout.outputs.formats.qgis_style import qgis_style
@@ -56,29 +57,46 @@ class DownloadTarget:
             )
         return requested if suffix_format is None else suffix_format.name
 
+    def check_days(self) -> None:
+        """Raise an OptionError if the target is a file that cannot hold the maps of all days."""
+        if not self.folder and suffix_of(self.path) not in RasterSeries.formats:
+            raise OptionError(
+                f"-o {self.path} names a file of one map, and --each-day makes a map of each day; name a folder, with a"
+                " / at its end, or a Zarr store (.zarr.zip)"
+            )
+
     def files(self, stem: str, outputs: Sequence[JobOutput]) -> list[Path]:
         """Return the path to save each result at. If ``-o`` names a folder, create it.
 
         If one of several results has the format of the file's suffix, the others get the suffix of their own format.
 
         Args:
-            stem: the input's name without suffix, after which results in a folder are named.
+            stem: the input's name without suffix, after which results in a folder are named. Maps of each day are
+                named after their days.
             outputs: the results.
 
         Raises:
-            OptionError: no result has the format of the target's suffix.
+            OptionError: no result has the format of the target's suffix, or the target is a file and there is a map of
+                each day.
             SaveError: the folder cannot be created.
 
         """
-        ends = [f"-{output.processor}" if len(outputs) > 1 else "" for output in outputs]
+        several = len({output.processor for output in outputs}) > 1
+        ends = [f"-{output.processor}" if several else "" for output in outputs]
         if not self.folder:
+            if any(output.day is not None for output in outputs):
+                raise OptionError(
+                    f"-o {self.path} names one file, and the job made a map of each day; name a folder, with a / at its"
+                    " end"
+                )
             suffixes = self._suffixes(outputs)
             return [with_end(self.path, end, suffix) for end, suffix in zip(ends, suffixes, strict=True)]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SaveError(f"cannot make the folder {self.path}: {error.strerror}") from error
-        names = [f"{stem or 'scene'}{end}{_suffix(output)}" for end, output in zip(ends, outputs, strict=True)]
+        stems = [output.day or stem or "scene" for output in outputs]
+        names = [f"{own}{end}{_suffix(output)}" for own, end, output in zip(stems, ends, outputs, strict=True)]
         return [self.path / name for name in names]
 
     def _format(self) -> Format | None:

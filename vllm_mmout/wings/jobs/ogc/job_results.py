@@ -67,7 +67,7 @@ async def send_results(request: Request, job: SceneJob, store: ResultStore) -> R
 def _linked(request: Request, job: SceneJob) -> Response:
     """Return an empty response. Each result has a header ``Link`` with its URL."""
     links = [
-        header(output_url(request, job, output), RESULTS, type=output.media_type, title=output.processor)
+        header(output_url(request, job, output), RESULTS, type=output.media_type, title=output.label)
         for output in job.outputs
     ]
     return Response(status_code=204, headers={"Link": ", ".join(links), **PRIVATE, **_warnings(job)})
@@ -78,8 +78,8 @@ def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -
     parts: list[Part] = []
     for output in job.outputs:
         parts.append(b"," if parts else b"{")
-        parts.append(_json(output.processor) + b":")
-        entry = entries.get(output.processor)
+        parts.append(_json(output.label) + b":")
+        entry = entries.get(output.label)
         if entry is None:
             parts.append(_json({"href": output_url(request, job, output), "type": output.media_type}))
         elif output.output_format in JSON_FORMATS:
@@ -95,8 +95,8 @@ def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) 
     boundary = uuid4().hex
     parts: list[Part] = []
     for output in job.outputs:
-        fields = {"Content-Type": output.media_type, "Content-ID": f"<{quote(output.processor)}>"}
-        entry = entries.get(output.processor)
+        fields = {"Content-Type": output.media_type, "Content-ID": f"<{quote(output.label)}>"}
+        entry = entries.get(output.label)
         if entry is None:
             fields["Content-Location"] = output_url(request, job, output)
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
@@ -107,11 +107,11 @@ def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) 
 
 
 def _opened(outputs: Sequence[SceneOutput], store: ResultStore) -> dict[str, Encoded]:
-    """Open the files of results in the store, and return them by processor name. The call blocks."""
+    """Open the files of results in the store, and return them by their labels. The call blocks."""
     entries: dict[str, Encoded] = {}
     try:
         for output in outputs:
-            entries[output.processor] = find_stored(store, output.stored)
+            entries[output.label] = find_stored(store, output.stored)
     except BaseException:
         close_entries(entries.values())
         raise

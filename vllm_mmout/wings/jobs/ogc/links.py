@@ -41,7 +41,7 @@ def job_url(request: Request, job: SceneJob) -> str:
 
 def output_url(request: Request, job: SceneJob, output: SceneOutput) -> str:
     """Return the download URL of a result file, which accepts range requests."""
-    return url(request, f"/v1/scenes/{job.id}/content", processor=output.processor)
+    return url(request, f"/v1/scenes/{job.id}/content", **output.query)
 
 
 def header(href: str, rel: str, **attributes: str) -> str:

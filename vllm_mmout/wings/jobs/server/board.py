@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -17,6 +17,7 @@ from vllm_mmout.wings.jobs.server.database import MOST_STARTS, SceneDatabase
 from vllm_mmout.wings.jobs.server.job import PREFIX, VIDEO_PREFIX, SceneError, SceneJob, SceneOutput
 
 if TYPE_CHECKING:
+    from vllm_mmout.engine.request.results import ResultKey
     from vllm_mmout.wings.jobs.server.job import Delivery, VideoSettings
     from vllm_mmout.wings.jobs.server.results import JobResult
 
@@ -144,7 +145,7 @@ class SceneBoard:
     def _change(self, job_id: str, **values: Any) -> bool:
         return self._database.change(job_id, of=self.server, **values)
 
-    def complete(self, job_id: str, results: dict[str, JobResult], tiles: int) -> bool:
+    def complete(self, job_id: str, results: Mapping[ResultKey, JobResult], tiles: int) -> bool:
         """Store the results of a job, close their files, and record that the job is completed.
 
         Returns:
@@ -154,7 +155,7 @@ class SceneBoard:
             OptionError: the results are larger than the limit of all stored results.
 
         """
-        outputs = tuple(self._named(name, result) for name, result in results.items())
+        outputs = tuple(self._named(key, result) for key, result in results.items())
         stored = [name for output in outputs for name in output.files]
         try:
             self._check_size(results.values())
@@ -249,10 +250,11 @@ class SceneBoard:
         self._remove(self._database.fail_all(server, _ENDED, now, now + self.store.ttl, worn_out=_WORN_OUT))
         self.store.shared.remove_dead()
 
-    def _named(self, processor: str, result: JobResult) -> SceneOutput:
+    def _named(self, key: ResultKey, result: JobResult) -> SceneOutput:
         file, picture = result.file, result.picture
         return SceneOutput(
-            processor=processor,
+            processor=key.name,
+            day=key.day,
             output_format=file.format,
             media_type=file.media_type,
             bytes=file.nbytes,

@@ -43,6 +43,9 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     """One result of a job, as the server describes it to clients."""
 
     processor: str
+    """Name of the output processor, or kind of the result if the job has several kinds."""
+    day: str | None = None
+    """Day of a map, such as "2024-06-01", if the job makes a map of each day. Otherwise None."""
     output_format: str
     media_type: str
     bytes: int
@@ -52,6 +55,16 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     """Classes of the result, or None if its pixels are not classes."""
     stored: str
     """Name of the result file in the result store, which clients can also get at ``/v1/images/results/NAME``."""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Query parameters that choose this result of the job."""
+        return {"processor": self.processor} | ({} if self.day is None else {"day": self.day})
+
+    @property
+    def label(self) -> str:
+        """Name of the result that no other result of the job has, such as "areas-2024-06-01"."""
+        return "-".join(self.query.values())
 
 
 class SceneOutput(OutputRow, frozen=True, kw_only=True):
@@ -133,6 +146,10 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     def finished(self) -> bool:
         """Whether the job has completed or failed. Its state then no longer changes."""
         return self.status in ("completed", "failed")
+
+    def name_of(self, output: SceneOutput) -> str:
+        """Return the name of a result for people: its day, or else the name of the job's input."""
+        return output.day or self.name
 
     @property
     def stored(self) -> list[str]:

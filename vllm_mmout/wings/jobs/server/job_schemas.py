@@ -111,7 +111,8 @@ def answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": description, "content": {JSON: {"schema": schema}}}
 
 
-_PROCESSOR: Final = query("processor", {"type": "string"})
+_CHOICE: Final = [query("processor", {"type": "string"}), query("day", {"type": "string", "format": "date"})]
+"""Query parameters that choose one of several results of a job."""
 _PLACES: Final = [query(name, {"type": "integer", "minimum": 0}, required=True) for name in ("row", "col")]
 _GEOJSON: Final[dict[str, Any]] = {"application/geo+json": {"schema": {}}}
 _BYTES: Final = {"content": {**MEDIA, **_GEOJSON, JSON: {"schema": {}}}}
@@ -139,14 +140,14 @@ DELETE: Final = {
     "parameters": [_ID],
     "responses": responses_of(answer("The job is cancelled and deleted.", {"type": "object"}), 401, 404),
 }
-CONTENT: Final = content_of([_ID, query("variant", {"type": "string", "enum": ["result", "preview"]}), _PROCESSOR])
+CONTENT: Final = content_of([_ID, query("variant", {"type": "string", "enum": ["result", "preview"]}), *_CHOICE])
 FIGURE: Final = {
-    "parameters": [_ID, _PROCESSOR],
+    "parameters": [_ID, *_CHOICE],
     "responses": responses_of(
         {"description": "The figure.", "content": {"image/png": MEDIA["image/png"]}}, 400, 401, 404, 409
     ),
 }
 PIXEL: Final = {
-    "parameters": [_ID, *_PLACES, _PROCESSOR],
+    "parameters": [_ID, *_PLACES, *_CHOICE],
     "responses": responses_of(answer("The values of the pixel.", {"type": "object"}), 400, 401, 404, 409),
 }

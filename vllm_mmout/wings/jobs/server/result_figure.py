@@ -47,7 +47,7 @@ async def send_figure(request: Request, job: SceneJob, runner: SceneRunner) -> R
         )
     async with runner.previews:
         png = await asyncio.to_thread(_drawn, runner.board.store.folder / output.stored, output, job)
-    name = f'inline; filename="{stem(job.name)}-{output.processor}-figure.png"'
+    name = f'inline; filename="{stem(job.name_of(output))}-{output.processor}-figure.png"'
     return Response(png, media_type="image/png", headers={**PRIVATE, "Content-Disposition": name})
 
 
@@ -55,7 +55,7 @@ def _drawn(path: Path, output: SceneOutput, job: SceneJob) -> bytes:
     """Draw a stored result as a map with legend and scale bar, and return it as PNG. The call blocks."""
     file = BytesIO()
     try:
-        _raster(path, output).figure(title=stem(job.name)).savefig(file, format="png")
+        _raster(path, output).figure(title=stem(job.name_of(output))).savefig(file, format="png")
     except ModuleNotFoundError as error:
         raise ApiError(400, f"this server draws no figures: {error}; ask its operator, or draw in Python") from error
     except (InputError, FileNotFoundError) as error:

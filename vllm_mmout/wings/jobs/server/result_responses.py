@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PRIVATE: Final = {"Cache-Control": "private, no-cache"}
 """Response headers that keep shared caches from storing a job's result."""
+SELECTORS: Final = ("processor", "day")
+"""Query parameters that choose one of several results of a job."""
 
 
 async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
@@ -48,7 +50,7 @@ async def send_stored(
     """Send the file ``stored`` of the result store, which is a result of the job or its preview."""
     entry = await asyncio.to_thread(find_stored, store, stored)
     etag = f"{job.id}-{job.outputs.index(output)}-{'result' if stored == output.stored else 'preview'}"
-    return ranged_response(request, entry, etag, PRIVATE, stem(job.name))
+    return ranged_response(request, entry, etag, PRIVATE, stem(job.name_of(output)))
 
 
 def find_stored(store: ResultStore, stored: str) -> Encoded:
@@ -91,20 +93,26 @@ async def _unfinished_preview(request: Request, job: SceneJob, runner: SceneRunn
 
 
 def chosen_output(request: Request, job: SceneJob) -> SceneOutput:
-    """Return the result of the processor in the query parameter ``processor``, or else the job's first result."""
+    """Return the first of the results of a job that the query of a request chooses."""
+    return chosen_outputs(request, job)[0]
+
+
+def chosen_outputs(request: Request, job: SceneJob) -> list[SceneOutput]:
+    """Return the results of a job that fit the query parameters `SELECTORS`. Raise an ApiError if none does."""
     if job.status != "completed":
         why = f"failed: {job.error.message}" if job.error is not None else f"is {job.status}; ask again when it is done"
         raise ApiError(409, f"there is no result because the job {why}", param="scene_id")
-    processor = request.query_params.get("processor")
-    for output in job.outputs:
-        if processor in (None, output.processor):
-            return output
-    processors = ", ".join(output.processor for output in job.outputs)
-    raise ApiError(
-        404,
-        f"the job has no result of the processor {shown(processor)}; it has results of {processors}",
-        param="processor",
-    )
+    outputs = list(job.outputs)
+    for name in SELECTORS:
+        value = request.query_params.get(name)
+        if value is None:
+            continue
+        existing = ", ".join(dict.fromkeys(output.query[name] for output in outputs if name in output.query))
+        outputs = [output for output in outputs if output.query.get(name) == value]
+        if not outputs:
+            has = f"it has results of {existing}" if existing else f"leave {name} out"
+            raise ApiError(404, f"the job has no result of the {name} {shown(value)}; {has}", param=name)
+    return outputs
 
 
 def whole_number(

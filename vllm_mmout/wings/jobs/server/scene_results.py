@@ -12,7 +12,7 @@ from vllm_mmout.serving.result_addresses import FinishedResult, ResultAddress, R
 from vllm_mmout.serving.service import ForwardService
 from vllm_mmout.wings.jobs.server.job import PREFIX
 from vllm_mmout.wings.jobs.server.job_lookup import SCENE_KIND, find_job
-from vllm_mmout.wings.jobs.server.result_responses import chosen_output, find_stored
+from vllm_mmout.wings.jobs.server.result_responses import SELECTORS, chosen_outputs, find_stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,13 +41,13 @@ async def _find(request: Request, *, growing: bool = False) -> ResultFile:
 async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> ResultFile:
     """Return the latest picture of a running job as GeoTIFF, and request a newer picture for the next time."""
     wait = {"Retry-After": "1"}
-    if "processor" in request.query_params:
+    if chosen := [name for name in SELECTORS if name in request.query_params]:
         raise ApiError(
             409,
-            f"the job is {job.status}, and only its first result is shown meanwhile; leave processor out, or ask again"
-            " when the job is completed",
+            f"the job is {job.status}, and only its first result is shown meanwhile; leave {' and '.join(chosen)} out,"
+            " or ask again when the job is completed",
             headers=wait,
-            param="processor",
+            param=chosen[0],
         )
     await asyncio.to_thread(runner.board.ask_preview, job.id)
     preview = runner.preview(job.server, job.id)
@@ -69,10 +69,9 @@ async def _checked(request: Request, job: SceneJob, store: ResultStore) -> Resul
 
 
 def _chosen(request: Request, job: SceneJob) -> SceneOutput:
-    """Return the result that the request's parameter ``processor`` names, or else the job's first GeoTIFF."""
-    output = chosen_output(request, job)
-    geotiffs = [each for each in job.outputs if each.output_format == _TIFF]
-    return geotiffs[0] if geotiffs and "processor" not in request.query_params else output
+    """Return the first GeoTIFF among the results that a request chooses, or else the first of these results."""
+    outputs = chosen_outputs(request, job)
+    return next((output for output in outputs if output.output_format == _TIFF), outputs[0])
 
 
 async def _finished(request: Request) -> FinishedResult:
@@ -105,10 +104,10 @@ async def _newest(request: Request, most: int) -> Sequence[FinishedResult]:
 
 def _described(job: SceneJob, output: SceneOutput, file: ResultFile) -> FinishedResult:
     address, several = f"{_PATH}/{job.id}", len(job.outputs) > 1
-    chosen = {"processor": output.processor} if several else {}
+    chosen = output.query if several else {}
     return FinishedResult(
-        id=f"{job.id}-{output.processor}" if several else job.id,
-        title=job.name,
+        id=f"{job.id}-{output.label}" if several else job.id,
+        title=job.name_of(output),
         file=file,
         address=address,
         query=urlencode(chosen),
@@ -122,4 +121,4 @@ def _runner(request: Request) -> SceneRunner:
     return runner
 
 
-SCENES: Final = ResultAddress(f"{_PATH}/{{scene_id}}", _find, ("processor",), _finished, _newest)
+SCENES: Final = ResultAddress(f"{_PATH}/{{scene_id}}", _find, SELECTORS, _finished, _newest)
