@@ -1,6 +1,7 @@
 /** The requests of a job as curl commands. */
 import { address } from "./api.js";
 import { nameFor } from "./download.js";
+import { queryOf } from "./job.js";
 import { currentKey } from "./key.js";
 
 /** Longer texts are not repeated in a command, which reads them from a file. */
@@ -22,7 +23,7 @@ export function commands(job, request) {
   }
   lines.push(curl(address(`scenes/${job.id}`)));
   for (const output of job.outputs) {
-    const query = job.outputs.length > 1 ? `?processor=${encodeURIComponent(output.processor)}` : "";
+    const query = job.outputs.length > 1 ? `?${queryOf(output)}` : "";
     lines.push(curl(address(`scenes/${job.id}/content${query}`), `-o ${quoted(nameFor(job, output))}`));
   }
   return lines.join("\n");

@@ -9,12 +9,12 @@ const FIGURE_PIXELS = 2 ** 26;
 export const formatOf = (output) =>
   document.querySelector(`[name="output_format"] option[value="${CSS.escape(output.output_format)}"]`)?.dataset ?? null;
 
-/** Return the file name for an output: the name of the input and of the processor. */
+/** Return the file name for an output: its day, or the name of the input, and the name of the processor. */
 export const nameFor = (job, output) => `${stem(job, output)}.${formatOf(output)?.ending ?? "bin"}`;
 
 /** Fetch an output, with the API key if there is one, and start the browser's download. */
 export const save = async (job, output) =>
-  download(await content(job.id, { processor: output.processor }), nameFor(job, output));
+  download(await content(job.id, { output }), nameFor(job, output));
 
 /** Return whether the server draws a figure of an output: of rasters that it has as GeoTIFF, up to a size. */
 export function hasFigure(output) {
@@ -24,11 +24,11 @@ export function hasFigure(output) {
 
 /** Fetch the figure of an output for reports, and start the browser's download. */
 export const saveFigure = async (job, output) =>
-  download(await figure(job.id, output.processor), `${stem(job, output)}-figure.png`);
+  download(await figure(job.id, output), `${stem(job, output)}-figure.png`);
 
 function stem(job, output) {
   const input = job.name.replace(/^.*[/\\]/, "").replace(/\.[A-Za-z0-9]{1,5}$/, "") || "scene";
-  return `${input}-${output.processor}`;
+  return `${output.day ?? input}-${output.processor}`;
 }
 
 function download(blob, name) {

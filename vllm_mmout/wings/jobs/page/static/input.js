@@ -30,7 +30,7 @@ export function describe({ files, scenes, raster }) {
   byId("input-part").hidden = false;
   byId("picture").hidden = raster === null;
   byId("several").hidden = files.length < 2;
-  byId("order-part").hidden = byId("order").disabled = !areScenes(files);
+  for (const name of ["order", "each-day"]) byId(`${name}-part`).hidden = byId(name).disabled = !areScenes(files);
   byId("input-name").textContent = nameOf(files);
   byId("input-name").title = files.map((file) => file.name).join("\n");
   byId("input-facts").textContent = [

@@ -15,15 +15,20 @@ export const create = (files, options, onSent, signal) => send("scenes", body(fi
 /** Cancel a running job, or delete a job that has ended. */
 export const remove = (id) => ask(`scenes/${id}`, { method: "DELETE" });
 
-/** Fetch the result or the preview of a job as a Blob. */
-export async function content(id, { variant = "result", processor = null, signal = undefined } = {}) {
-  const query = new URLSearchParams({ variant, ...(processor && { processor }) });
+/** Return the query parameters that choose an output among the results of its job. */
+export const queryOf = ({ processor, day }) => new URLSearchParams({ processor, ...(day && { day }) }).toString();
+
+/** Return the name of an output among the results of its job. */
+export const labelOf = ({ processor, day }) => (day ? `${processor}, ${day}` : processor);
+
+/** Fetch an output of a job, by default the first, or its preview as a Blob. */
+export async function content(id, { variant = "result", output = null, signal = undefined } = {}) {
+  const query = [`variant=${variant}`, ...(output ? [queryOf(output)] : [])].join("&");
   return (await ask(`scenes/${id}/content?${query}`, { signal })).blob();
 }
 
-/** Fetch the figure of a result as a Blob. */
-export const figure = async (id, processor) =>
-  (await ask(`scenes/${id}/figure?${new URLSearchParams({ processor })}`)).blob();
+/** Fetch the figure of an output as a Blob. */
+export const figure = async (id, output) => (await ask(`scenes/${id}/figure?${queryOf(output)}`)).blob();
 
 /** Fetch the preview of a finished or running job. Returns null if the job has no preview, or none yet. */
 export async function preview(id, options) {

@@ -1,7 +1,7 @@
 /** The result of a job: its preview, its legend, its data and the download of its file. */
 import { byId, made } from "./elements.js";
 import { over } from "./frame.js";
-import { content, mapTiles, preview } from "./job.js";
+import { content, labelOf, mapTiles, preview } from "./job.js";
 import { legend } from "./legend.js";
 import { showError } from "./notices.js";
 import { ofResult } from "./sources.js";
@@ -37,7 +37,7 @@ export class Result {
    */
   async show(job, fields) {
     Object.assign(this, { job, fields });
-    this.which.replaceChildren(...job.outputs.map(({ processor }, i) => made("option", { value: i }, processor)));
+    this.which.replaceChildren(...job.outputs.map((output, i) => made("option", { value: i }, labelOf(output))));
     byId("which-part").hidden = job.outputs.length < 2;
     await this.#output();
     if (this.job === job) byId("result-part").hidden = false;
@@ -46,7 +46,7 @@ export class Result {
   async #output() {
     const { job, fields, stage } = this;
     const output = job.outputs[Number(this.which.value)];
-    const png = await preview(job.id, { processor: output.processor });
+    const png = await preview(job.id, { output });
     const [data, tiles] = await Promise.all([this.#data(job, output), mapTiles(output)]);
     if (job !== this.job) return;
     byId("tiles-part").hidden = tiles === null;
@@ -70,7 +70,7 @@ export class Result {
     const json = /json/.test(output.media_type);
     const text = output.media_type.startsWith("text/") && !output.classes;
     if (!(json || text) || output.bytes > READ_BYTES) return null;
-    const read = await (await content(job.id, { processor: output.processor })).text();
+    const read = await (await content(job.id, { output })).text();
     return json ? JSON.parse(read) : read;
   }
 

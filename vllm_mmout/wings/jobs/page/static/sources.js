@@ -3,6 +3,7 @@
  * Both return {value, colour, x, y, crs} or null. After the promise `ready` resolves, `now` may also know coordinates.
  */
 import { askJson } from "./api.js";
+import { queryOf } from "./job.js";
 import { Place } from "./place.js";
 import { value } from "./units.js";
 
@@ -24,8 +25,8 @@ export function ofInput(raster, picture) {
  * @param {[number, number]} size columns and rows of the result
  */
 export function ofResult(id, output, overlay, size) {
-  const query = `processor=${encodeURIComponent(output.processor)}`;
-  const pixel = (row, col, signal) => askJson(`scenes/${id}/pixel?row=${row}&col=${col}&${query}`, { signal });
+  const pixel = (row, col, signal) =>
+    askJson(`scenes/${id}/pixel?row=${row}&col=${col}&${queryOf(output)}`, { signal });
   const colours = coloursOf(output.classes ?? []);
   const whole = overlay.size[0] === size[0] && overlay.size[1] === size[1];
   const traced = output.media_type === "application/geo+json";
