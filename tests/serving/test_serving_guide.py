@@ -19,6 +19,7 @@ from vllm_mmout.serving.options import ServingOptions
 from vllm_mmout.serving.request.fields import FIELDS, OPTIONS
 from vllm_mmout.serving.response.format_choice import accepted
 from vllm_mmout.serving.response.result_files import MEDIA_TYPES
+from vllm_mmout.wings.jobs.server.runner import unfinished_jobs
 
 pytestmark = pytest.mark.engine
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -87,8 +88,8 @@ def test_the_table_of_metrics_has_all_of_them():
     """Each metric stands there under the name and with the kind by which it is scraped."""
     made = collectors()
     registry = CollectorRegistry()
-    for field in made.__dataclass_fields__:
-        registry.register(getattr(made, field))
+    for metric in [unfinished_jobs(), *(getattr(made, field) for field in made.__dataclass_fields__)]:
+        registry.register(metric)
     scraped = {
         family.name + ("_total" if family.type == "counter" else ""): family.type
         for family in text_string_to_metric_families(generate_latest(registry).decode())

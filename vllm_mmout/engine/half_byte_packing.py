@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 _LARGEST = 14
-"""Largest uint8 element that is stored unchanged in half a byte. The half byte 15 stands for 255 (nodata)."""
+"""Largest uint8 element that is stored unchanged in half a byte. The half byte 15 encodes 255 (nodata)."""
 _WORTH_HALVING = 256
 """Smallest number of elements per request for which two are packed into a byte. Smaller results are sent unpacked."""
 

@@ -51,7 +51,7 @@ class FeatureAreas(BaseModel):
     """The feature's properties in the request's GeoJSON."""
     classes: list[ClassArea]
     nodata: NodataArea | None = None
-    """Area of the feature's pixels that have no class, or None if unknown. Its part off the raster has no pixels."""
+    """Area of the feature's nodata pixels, or None if unknown. Only the part of the feature on the raster counts."""
 
     def __getitem__(self, key: int | str) -> ClassArea:
         """Return the class with an id or a name. Raise KeyError if no class or several classes match."""
@@ -71,7 +71,7 @@ class AreasOutput(StructuredOutput):
 
     classes: list[ClassArea]
     nodata: NodataArea | None = None
-    """Area of the pixels that have no class, of those inside the request's ``aoi`` if it has one. None if unknown."""
+    """Area of the nodata pixels, only inside the request's ``aoi`` if it has one. None if unknown."""
     features: dict[str, FeatureAreas] = Field(default_factory=dict, exclude_if=lambda features: not features)
     """Class areas inside each feature of the request's ``aoi``, by the feature's name. Empty if ``aoi`` has only one
     feature.
@@ -85,7 +85,7 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def of(cls, raster: CountedRaster, area: PlacedArea | None = None) -> Self:
-        """Count the pixels of each class, and those without a class, of a raster in a single pass.
+        """Count the pixels of each class of a raster, and its nodata pixels, in a single pass.
 
         If ``area``, the area of interest on the raster, is given, only pixels inside are counted. If it has several
         features, `features` are counted, too.

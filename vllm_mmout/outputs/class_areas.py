@@ -34,7 +34,7 @@ class ClassArea(BaseModel):
 
 
 class NodataArea(BaseModel):
-    """Area of the pixels that have no class, for example since clouds were masked there."""
+    """Area of the nodata pixels of a raster, such as masked clouds."""
 
     pixels: int
     """Number of nodata pixels."""
@@ -69,7 +69,7 @@ def count_areas(raster: ClassRaster) -> tuple[list[ClassArea], NodataArea]:
 def class_table(
     raster: ClassRaster, counts: NDArray[np.int64], areas: NDArray[np.float64] | None
 ) -> tuple[list[ClassArea], NodataArea]:
-    """Return the pixels and the area of each class that occurs in a raster or has a name, and those of nodata.
+    """Return the area of each class that occurs in a raster or has a name, and the area of its nodata pixels.
 
     ``counts`` are the pixels by class id, and ``areas`` the areas in square metres, or None if they are unknown.
     """

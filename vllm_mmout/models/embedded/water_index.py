@@ -21,10 +21,7 @@ class WaterIndex(nn.Module):
         self.head = nn.Parameter(torch.zeros(2, 1, 1))
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Compute the logits of land and water from six bands of reflectance. Negative reflectance counts as 0.
-
-        The bands are added one by one: a convolution could run in TF32, which is less exact than float32.
-        """
+        """Compute the logits. Bands are added one by one, since a convolution could run in inexact TF32."""
         reflectance = (pixel_values.float() * self.scales[pixel_values.is_floating_point()]).relu_()
         sums: Tensor = reflectance[:, :1] * self.index[:, 0]
         for band in range(1, 6):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vllm_mmout.errors import SaveError
 
 if TYPE_CHECKING:
-    from vllm_mmout.outputs.areas import AreasOutput
+    from vllm_mmout.outputs.areas import AreasOutput, FeatureAreas
     from vllm_mmout.outputs.formats import Format
     from vllm_mmout.outputs.raster import RasterOutput
     from vllm_mmout.outputs.structured import StructuredOutput
@@ -119,7 +119,8 @@ def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
     fields = tuple(ClassArea.model_fields)
     names.writerow([*(["feature"] if output.features else []), *fields, "nodata_pixels", "nodata_m2"])
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    for name, table in [([name], feature) for name, feature in output.features.items()] or [([], output)]:
+    tables: list[tuple[list[str], FeatureAreas | AreasOutput]] = [([], output)]
+    for name, table in [([name], feature) for name, feature in output.features.items()] or tables:
         nodata = (None, None) if table.nodata is None else (table.nodata.pixels, table.nodata.area_m2)
         rows = [list(area.model_dump().values()) for area in table.classes] or [[None] * len(fields)]
         writer.writerows(map(_as_cell, (*name, *row, *nodata)) for row in rows)

@@ -29,7 +29,7 @@ _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 """Pixels [bands, height, width] of a window and their mask, bool [height, width], True if valid. None if all are valid.
 """
 FINER = 1 - 1e-6
-"""Largest ratio of the areas of two rasters' pixels at which the raster with smaller pixels counts as finer."""
+"""Rasters whose pixel areas have a ratio above this count as equally fine."""
 _DATE = "TIFFTAG_DATETIME"
 DESCRIBED_BY: Final = "MMOUT_DESCRIBED_BY"
 """Metadata item with the URLs of the catalogue records that describe a raster, one per line."""
