@@ -38,7 +38,7 @@ def answering(store, entries):
     """The answer to a request with these results, all of which are to be stored."""
 
     async def last():
-        return SimpleNamespace(progress=None, assumed=())
+        return SimpleNamespace(progress=None, assumed=(), outputs=None)
 
     async def encoded(_):
         return entries
@@ -51,7 +51,7 @@ def answering(store, entries):
         request=request,
         params=request.options,
         service=SimpleNamespace(store=store),
-        labels=labels,
+        labels=lambda _: labels,
     )
     http = SimpleNamespace(url_for=lambda route, name: f"http://host/{name}")
     return answer(work, http)

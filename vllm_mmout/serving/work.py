@@ -117,8 +117,8 @@ class Work:
             return []
         field = "output" if isinstance(self.params.output, tuple) else "processor"
         labels = [
-            {**({field: key.name} if self.params.named else {}), **({} if key.day is None else {"day": key.day})}
-            for key in self._by_key(outputs)
+            {**({field: name} if self.params.named else {}), **({} if day is None else {"day": day})}
+            for name, day in self._by_key(outputs)
         ]
         return [label for label in labels if label]
 
@@ -192,11 +192,11 @@ class Work:
                 if hasattr(output, "close"):
                     used.callback(output.close)
             if self.makes_series:
-                days = {key.day or "": output for key, output in by_key.items()}
-                by_key = {ResultKey(next(iter(asked))): RasterSeries(days)}
+                days = {day or "": output for (_, day), output in by_key.items()}
+                by_key = {(next(iter(asked)), None): RasterSeries(days)}
             results: dict[ResultKey, Made] = {}
             for key, output in by_key.items():
-                result = asked[key.name]
+                result = asked[key[0]]
                 respond = response_of(result.processor, result.params)
                 results[key] = make(output, self.format_of(result), respond)
                 unfinished.callback(results[key].close)
@@ -208,7 +208,7 @@ class Work:
         names = [result.name for result in self.results]
         by_day: Mapping[str | None, Any] = outputs if self.params.each_day else {None: outputs}
         return {
-            ResultKey(name, day): output
+            (name, day): output
             for day, of_day in by_day.items()
             for name, output in (of_day if self.params.named else dict.fromkeys(names, of_day)).items()
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import OutputProcessor
 
 
-class ResultKey(NamedTuple):
-    """Key of a result among the results of a request."""
+ResultKey: TypeAlias = "tuple[str, str | None]"
+"""Key of a result among the results of a request: its name, see `AskedResult`, and the day of a map, or None.
 
-    name: str
-    """Name of the result, see `AskedResult`."""
-    day: str | None = None
-    """Day of a map, such as "2024-06-01", if the request asks for a map of each day. Otherwise None."""
+Only requests for a map of each day have days, such as "2024-06-01".
+"""
 
 
 @dataclass(frozen=True, slots=True)

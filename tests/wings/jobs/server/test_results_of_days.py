@@ -16,7 +16,6 @@ rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 
 from fastapi import FastAPI  # noqa: E402 - vLLM may be absent
 
-from vllm_mmout.engine.request.results import ResultKey  # noqa: E402
 from vllm_mmout.geo import Georeference  # noqa: E402
 from vllm_mmout.outputs import RasterOutput  # noqa: E402
 from vllm_mmout.outputs.areas import AreasOutput  # noqa: E402
@@ -81,7 +80,7 @@ def job(board):
     for number, day in enumerate(DAYS):
         for kind, output in {"areas": AreasOutput.of(classes(number)), "classes": classes(number)}.items():
             choice = FormatChoice(output_format="tiff" if kind == "classes" else "json")
-            results[ResultKey(kind, day)] = make_result(output, choice, None, board.store.shared.work)
+            results[kind, day] = make_result(output, choice, None, board.store.shared.work)
     assert board.complete(job.id, results, 2)
     return board.get(job.id)
 

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from vllm_mmout.engine.request.results import ResultKey
 from vllm_mmout.errors import OptionError
 from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.serving.response.store import ResultStore
@@ -48,7 +47,7 @@ def completed(board, clock, content=b"pixels", **more):
     clock.now += 0.01
     job = added(board)
     assert board.begin(job)
-    assert board.complete(job.id, {ResultKey("segmentation"): made(content, **more)}, 4)
+    assert board.complete(job.id, {("segmentation", None): made(content, **more)}, 4)
     return board.get(job.id)
 
 
@@ -81,7 +80,7 @@ def test_a_job_from_its_beginning_to_its_end(board, make_board, clock):
     seen = other.get(job.id)
     assert (seen.status, seen.started_at, seen.tiles_done, seen.tiles_total) == ("in_progress", clock.now, 1, 4)
     clock.now += 1
-    results = {ResultKey("segmentation"): made(), ResultKey("numbers"): made(b"numbers", None, None)}
+    results = {("segmentation", None): made(), ("numbers", None): made(b"numbers", None, None)}
     assert board.complete(job.id, results, 4)
     seen = other.get(job.id)
     assert (seen.status, seen.tiles_done, seen.tiles_total) == ("completed", 4, 4)
@@ -141,7 +140,7 @@ def test_a_job_deleted_while_it_is_completed(board, make_board, clock, monkeypat
     other, job = make_board(), added(board)
     board.begin(job)
     moments = Moments(board, monkeypatch, moment, lambda: other.delete(job.id))
-    results = {ResultKey("segmentation"): made(), ResultKey("numbers"): made(b"numbers", None)}
+    results = {("segmentation", None): made(), ("numbers", None): made(b"numbers", None)}
     assert board.complete(job.id, results, 4) is False
     assert moments.count >= moment
     assert board.get(job.id) is None
@@ -155,7 +154,7 @@ def test_every_step_of_completing_was_meant(board, monkeypatch):
     """The test above reaches the last step."""
     job = added(board)
     moments = Moments(board, monkeypatch, 0, None)
-    assert board.complete(job.id, {ResultKey("segmentation"): made(), ResultKey("numbers"): made(b"numbers", None)}, 4)
+    assert board.complete(job.id, {("segmentation", None): made(), ("numbers", None): made(b"numbers", None)}, 4)
     assert moments.count == STEPS
 
 
@@ -170,7 +169,7 @@ def test_a_disk_that_fails_while_a_job_is_completed(board, clock, monkeypatch, m
         raise OSError(28, "No space left on device")
 
     Moments(board, monkeypatch, moment, full)
-    results = {ResultKey("segmentation"): made(), ResultKey("numbers"): made(b"numbers", None)}
+    results = {("segmentation", None): made(), ("numbers", None): made(b"numbers", None)}
     with pytest.raises(OSError, match="No space left"):
         board.complete(job.id, results, 4)
     assert stored(board) == set(kept.stored)
@@ -186,7 +185,7 @@ def test_results_that_never_fit(board, clock, sizes):
     """A job whose results are together larger than all results may be fails, and no other's result goes for it."""
     kept = completed(board, clock)
     job = added(board)
-    results = {ResultKey(f"p{number}"): made(bytes(size), None) for number, size in enumerate(sizes)}
+    results = {(f"p{number}", None): made(bytes(size), None) for number, size in enumerate(sizes)}
     with pytest.raises(OptionError, match="--mmout-max-results"):
         board.complete(job.id, results, 4)
     assert stored(board) == set(kept.stored)
@@ -245,7 +244,7 @@ def test_a_folder_that_is_cleaned_away(board, make_board):
         lambda: board.page(10, None, "desc") == ([], False),
         lambda: board.running() == {},
         lambda: board.delete(lost.id) is None,
-        lambda: not board.complete(lost.id, {ResultKey("segmentation"): made()}, 1),
+        lambda: not board.complete(lost.id, {("segmentation", None): made()}, 1),
         lambda: not board.progress(lost.id, 1, 2),
         lambda: not board.sweep(),
         lambda: board.store.sweep() is None,
@@ -254,7 +253,7 @@ def test_a_folder_that_is_cleaned_away(board, make_board):
         assert ask()
     job = added(other)
     assert board.get(job.id) == job
-    assert other.complete(job.id, {ResultKey("segmentation"): made()}, 1)
+    assert other.complete(job.id, {("segmentation", None): made()}, 1)
     assert content(board, board.get(job.id).outputs[0].stored) == b"pixels"
     assert board.store.folder.stat().st_mode & 0o777 == 0o700
 
@@ -282,7 +281,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from vllm_mmout.engine.request.results import ResultKey
 from vllm_mmout.serving.response.result_files import Encoded
 from vllm_mmout.wings.jobs.server.board import SceneBoard
 from vllm_mmout.serving.response.store import ResultStore
@@ -332,7 +330,7 @@ at("running")
 file, picture = Encoded(b"pixels", "tiff"), Encoded(b"picture", "png")
 close = lambda: (file.close(), picture.close())
 result = SimpleNamespace(file=file, picture=picture, classes=None, seconds=None, assumed=(), close=close)
-board.complete(job.id, {ResultKey("segmentation"): result}, 4)
+board.complete(job.id, {("segmentation", None): result}, 4)
 at("completed")
 raise SystemExit(f"never at {point}")
 """
@@ -391,7 +389,7 @@ def listed(board, job_id):
 def test_the_job_of_a_server_that_was_killed(own, dying, point):
     """It says what happened, whenever that was; nothing of its result or of its picture is left, others stay."""
     job, mine = added(own), added(own)
-    own.complete(job.id, {ResultKey("segmentation"): made()}, 1)
+    own.complete(job.id, {("segmentation", None): made()}, 1)
     kept = own.get(job.id)
     server = dying(point)
     _, name, lost = server

@@ -17,7 +17,6 @@ import rasterio
 from fastapi import FastAPI
 from rasterio.warp import transform
 
-from vllm_mmout.engine.request.results import ResultKey
 from vllm_mmout.geo import Georeference
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.partial_images import PartialImages
@@ -96,7 +95,7 @@ def grown(georeference):
 def complete(board, job, *processors):
     """Store the result of a job, for each processor."""
     for_each = {
-        ResultKey(name): make_result(WHOLE, FormatChoice(output_format="tiff"), None, board.store.shared.work)
+        (name, None): make_result(WHOLE, FormatChoice(output_format="tiff"), None, board.store.shared.work)
         for name in processors or ("segmentation",)
     }
     assert board.complete(job.id, for_each, 2)

@@ -82,7 +82,7 @@ class Work:
         """One processor's."""
         for call in self.at_store:
             call()
-        return {} if self.at_store else {"segmentation": make(output, FormatChoice(), None)}
+        return {} if self.at_store else {("segmentation", None): make(output, FormatChoice(), None)}
 
     def new_budget(self):
         """That of a server without flags."""

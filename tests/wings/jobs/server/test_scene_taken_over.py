@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from vllm_mmout.engine.request.results import ResultKey
 from vllm_mmout.params import OutputParams
 from vllm_mmout.serving.inputs.uploads import Upload
 from vllm_mmout.serving.request.fields import ImageRequest
@@ -69,7 +68,7 @@ def test_what_was_being_stored_goes(make_board):
     result = SimpleNamespace(file=file, picture=None, classes=None, seconds=None, assumed=(), close=file.close)
     change, dead._change = dead._change, lambda job_id, **values: "status" not in values and change(job_id, **values)
     dead._remove = lambda stored: None  # as far as it came
-    assert not dead.complete(job.id, {ResultKey("segmentation"): result}, 4)
+    assert not dead.complete(job.id, {("segmentation", None): result}, 4)
     (left,) = dead.get(job.id).stored
     assert living.store.has(left)
     dies(dead)

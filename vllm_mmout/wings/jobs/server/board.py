@@ -253,8 +253,8 @@ class SceneBoard:
     def _named(self, key: ResultKey, result: JobResult) -> SceneOutput:
         file, picture = result.file, result.picture
         return SceneOutput(
-            processor=key.name,
-            day=key.day,
+            processor=key[0],
+            day=key[1],
             output_format=file.format,
             media_type=file.media_type,
             bytes=file.nbytes,
