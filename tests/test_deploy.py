@@ -48,7 +48,15 @@ def test_the_server_has_flags_that_there_are():
     assert volumes["results"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert volumes["hub"]["persistentVolumeClaim"]["claimName"] == hub["metadata"]["name"]
     assert {"name": "HF_HOME", "value": mounts["hub"]} in container["env"]
+    assert {"name": "TMPDIR", "value": mounts["uploads"]} in container["env"]
+    assert "volumeClaimTemplate" in volumes["uploads"]["ephemeral"]
     assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+
+
+def test_the_folder_of_jobs_keeps_its_mode_at_each_mount():
+    """A server refuses a folder that its group can read, which the default policy would make."""
+    context = manifests("server.yaml")[0]["spec"]["template"]["spec"]["securityContext"]
+    assert (context["fsGroup"], context["fsGroupChangePolicy"]) == (1000, "OnRootMismatch")
 
 
 def test_the_server_has_a_key_and_all_probes_have_limits():
