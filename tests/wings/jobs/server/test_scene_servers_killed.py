@@ -136,7 +136,7 @@ def check(server, sent, results):
 def check_failed(job, content):
     """It says why, and so does the answer to who wants its result."""
     assert job["error"]["code"] == "server_ended"
-    assert "the server that ran the job ended" in job["error"]["message"]
+    assert "the server that ran the job stopped" in job["error"]["message"]
     assert job["outputs"] == []
     assert job["created_at"] <= job["completed_at"] < job["expires_at"]
     assert content.status_code == 409
