@@ -19,7 +19,7 @@ from scenes_for_tests import classes, counted, pixels, probabilities, with_a_hol
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = pytest.mark.engine
 PLACE = {"crs": "EPSG:32614", "transform": rasterio.Affine(10, 0, 500_000, 0, -10, 3_000_000), "nodata": 0}
-TILES = 44 * 44
+TILES = 63 * 63
 FINISHED = ("completed", "failed")
 ORDER = ("queued", "in_progress", *FINISHED)
 
@@ -91,7 +91,7 @@ def refused(answer, status, words, param):
 
 def test_the_life_of_a_job(server, tmp_path):
     """Its status only goes forward, its tiles and its pixels that are seen never fall; the result is that of numpy."""
-    content, expected = long_scene(tmp_path / "slow.tif", 700)
+    content, expected = long_scene(tmp_path / "slow.tif", 1000)
     before, previews = int(time.time()), {}
     seen = [send(server, content, "slow scene.tif", tile="16")]
     assert seen[0]["status"] == "queued"
