@@ -128,6 +128,12 @@ def extensions(point: str, key: str = "") -> Iterator[Any]:
             yield extension
 
 
+@cache
+def all_extensions(point: str) -> tuple[Any, ...]:
+    """Return the objects that `extensions` yields for a field of `Wing`. Later calls return the same tuple."""
+    return tuple(extensions(point))
+
+
 def configured(vllm_config: Any) -> Any:
     """Let all extension packages change vLLM's config, and return it.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 from vllm_mmout.errors import InputError, message_of
 from vllm_mmout.geo import Georeference, Packing, date_of_items, rasterio_crs, same_system, without_secrets
-from vllm_mmout.wing import extensions
+from vllm_mmout.wing import all_extensions
 
 if TYPE_CHECKING:
     from vllm_mmout.geo import Affine, OpenRaster
@@ -246,7 +246,7 @@ def catalogued(data: Any, opener: Opener | None = None) -> CataloguedInput | Non
     """
     if opener is None and hasattr(data, "read"):
         opener = _NO_FILES
-    for reader in extensions("inputs"):
+    for reader in all_extensions("inputs"):
         found: CataloguedInput | None = reader.one(data, opener)
         if found is not None:
             return found
@@ -268,7 +268,7 @@ def with_catalogued(data: Any, opener: Opener | None = None) -> Any:
 
 def expanded(data: Any) -> Iterator[Any]:
     """Yield the inputs in a collection of catalogue records, such as STAC items. Yield any other data itself."""
-    for reader in extensions("inputs"):
+    for reader in all_extensions("inputs"):
         if (inputs := reader.many(data)) is not None:
             yield from inputs
             return

@@ -121,6 +121,8 @@ class RequestFiles:
 
     def _record(self, data: Any) -> CataloguedInput | None:
         """Return the input that a catalogue's record, such as a STAC item, describes. Return None for other data."""
+        if data is None or isinstance(data, int | float):  # there may be a million numbers
+            return None
         if isinstance(data, Upload):
             data = named(data.file, data.name, owned=False)
         record = None if isinstance(data, str) and not self._texts else catalogued(data, self)
