@@ -129,11 +129,10 @@ class Binding(EngineBinding):
 
     def started(self, engine: Any) -> Self:
         """Return a copy with the number of engines and their shared memory, whose processors have vLLM's renderer."""
-        config, renderer = engine.vllm_config, engine.renderer
-        processors = {
-            name: processor.started(config, renderer) if isinstance(processor, OwnInputsProcessor) else processor
-            for name, processor in self.processors.items()
-        }
+        processors = dict(self.processors)
+        for name, processor in self.processors.items():
+            if isinstance(processor, OwnInputsProcessor):
+                processors[name] = processor.started(engine.vllm_config, engine.renderer)
         client = engine.engine_core
         engines = len(getattr(client, "core_engines", "1"))  # the client of an engine in this process lacks the list
         first = getattr(client, "client_index", 0) % engines
