@@ -21,7 +21,6 @@ import weakref
 from bisect import bisect
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -192,15 +191,8 @@ def map_memory(address: Address, engine: int) -> torch.Tensor | None:
     if int.from_bytes(mapped[:_TOKEN_BYTES], "little") != address.token:
         return None
     memory = torch.frombuffer(mapped, dtype=torch.uint8)
-    if torch.cuda.is_available():
-        _pin(memory)
+    cuda: Any = torch.cuda
+    if cuda.is_initialized():  # without pinning, copies to the GPU are slower but correct
+        cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
     mapped[_TOKEN_BYTES + engine] = 1
     return memory
-
-
-def _pin(memory: torch.Tensor) -> None:
-    """Pin a memory for copies to a GPU, if vLLM and the system can. Copies without it are slower but correct."""
-    with suppress(ImportError):
-        from vllm.v1.kv_offload.cpu.host_register import host_register
-
-        host_register(memory.data_ptr(), memory.nbytes)

@@ -15,7 +15,7 @@ from serving import served
 
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 pytestmark = pytest.mark.engine
-TILES = 22 * 22
+TILES = 63 * 63
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_a_job_survives_its_servers(tmp_path, serve, ends):
 
     One job that reads a file of the machine waits meanwhile; that of an upload has failed.
     """
-    content, expected = long_scene(tmp_path / "local" / "long.tif", 700)
+    content, expected = long_scene(tmp_path / "local" / "long.tif", 1000)
     results = tmp_path / "results"
-    options = {"tile": 32, "output_format": "tiff"}
+    options = {"tile": 16, "output_format": "tiff"}
     with running() as source, ExitStack() as used:
         server = used.enter_context(serve())
         address = source.serve("/long.tif", content)
