@@ -76,7 +76,7 @@ def ran(folder, *arguments, **environment):
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), **environment},
+        env={**os.environ, "MMOUT_TESTS_BEGIN_UNTIL": "inf", "PYTHONPATH": str(folder), **environment},
         capture_output=True,
         text=True,
         check=False,
