@@ -8,12 +8,12 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_mmout.models.inputs.shared_memory import Address, SharedMemory, map_memory, tensor_at
 
+torch = pytest.importorskip("torch", reason="the tensors are torch's")
 pytestmark = pytest.mark.skipif(SharedMemory.of_engines(1, 4096) is None, reason="memory files need Linux")
 
 WORKER = """
