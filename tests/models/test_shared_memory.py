@@ -91,6 +91,17 @@ def test_another_process_reads_it_and_says_so() -> None:
     assert memory.is_mapped_by(3)
 
 
+def test_a_system_may_forbid_it(monkeypatch) -> None:
+    """Then tiles are sent as bytes, as where there are more engines than flags in the header."""
+
+    def refused(*_: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    assert SharedMemory.of_engines(5000, 4096) is None
+    monkeypatch.setattr(os, "memfd_create", refused)
+    assert SharedMemory.of_engines(1, 4096) is None
+
+
 def test_only_memories_of_other_frontends_are_mapped(tmp_path) -> None:
     """A worker maps neither its own process's memory nor a file, nor the memory of a process that has ended."""
     memory = SharedMemory(8192)

@@ -21,6 +21,7 @@ import weakref
 from bisect import bisect
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -79,11 +80,14 @@ class SharedMemory:
     def of_engines(cls, engines: int, nbytes: int) -> Self | None:
         """Return a memory for ``engines`` engines, for up to ``nbytes`` bytes of tiles in each.
 
-        It has twice this size, because tiles that are read in advance also need room. Return None if the system has no
-        memory files, which only Linux has, or if there are more engines than flags.
+        It has twice this size, because tiles that are read in advance also need room. Return None if there are more
+        engines than flags, or if the system gives no memory files. Only Linux has them, and a container may forbid it.
         """
-        supported = hasattr(os, "memfd_create") and engines <= _HEADER_BYTES - _TOKEN_BYTES
-        return cls(2 * engines * nbytes) if supported else None
+        if not hasattr(os, "memfd_create") or engines > _HEADER_BYTES - _TOKEN_BYTES:
+            return None
+        with suppress(OSError):
+            return cls(2 * engines * nbytes)
+        return None
 
     def is_mapped_by(self, engine: int) -> bool:
         """Return whether the worker of an engine has mapped this memory. ``engine`` is the engine's index."""

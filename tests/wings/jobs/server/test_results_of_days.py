@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import product
-from types import SimpleNamespace
 
-import httpx
 import numpy as np
 import pytest
 
@@ -14,21 +11,14 @@ pytest.importorskip("vllm", reason="the server is vLLM's")
 pytest.importorskip("pystac", reason="the job has STAC items")
 rasterio = pytest.importorskip("rasterio", reason="the oracle is rasterio")
 
-from fastapi import FastAPI  # noqa: E402 - vLLM may be absent
+from asked_board import asking, board_in, idle_runner  # noqa: E402 - vLLM may be absent
 
 from vllm_mmout.geo import Georeference  # noqa: E402
 from vllm_mmout.outputs import RasterOutput  # noqa: E402
 from vllm_mmout.outputs.areas import AreasOutput  # noqa: E402
 from vllm_mmout.serving.response.format_choice import FormatChoice  # noqa: E402
-from vllm_mmout.serving.response.store import ResultStore  # noqa: E402
-from vllm_mmout.serving.service import ForwardService  # noqa: E402
-from vllm_mmout.wings.jobs.server.board import SceneBoard  # noqa: E402
 from vllm_mmout.wings.jobs.server.job import Delivery  # noqa: E402
-from vllm_mmout.wings.jobs.server.job_routes import JobRoutes  # noqa: E402
 from vllm_mmout.wings.jobs.server.results import make_result  # noqa: E402
-from vllm_mmout.wings.jobs.server.runner import SceneRunner  # noqa: E402
-from vllm_mmout.wings.map_tiles.tile_routes import TileRoutes  # noqa: E402
-from vllm_mmout.wings.stac.item_routes import ItemRoutes  # noqa: E402
 
 pytestmark = pytest.mark.engine
 DAYS = ["2024-05-01", "2024-06-03"]
@@ -45,29 +35,14 @@ def classes(number):
 @pytest.fixture
 def board(tmp_path):
     """The jobs of a server."""
-    made = SceneBoard(ResultStore(tmp_path / "store", 600, 1 << 30))
-    yield made
-    made.close()
-    made.store.close()
+    with board_in(tmp_path) as board:
+        yield board
 
 
 @pytest.fixture
 def get(board):
     """Ask a server with these jobs."""
-    app, extensions = FastAPI(), (JobRoutes(), TileRoutes(), ItemRoutes())
-    for extension in extensions:
-        extension.attach(app)
-    app.state.mmout = ForwardService(None, None, None, board.store, None, None)
-    app.state.args = SimpleNamespace(api_key=None)
-
-    async def asked(path):
-        for extension in extensions[1:]:
-            await extension.start(app.state.mmout, app.state)
-        app.state.mmout_scenes = SceneRunner(board, lambda job: pytest.fail(f"{job} is not started again"))
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://maps.example") as client:
-            return await client.get(path)
-
-    return lambda path: asyncio.run(asked(path))
+    return asking(board, idle_runner(board))
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from io import BytesIO
 
-import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,22 +12,15 @@ from PIL import Image
 pytest.importorskip("vllm", reason="the server is vLLM's")
 
 import rasterio
-from fastapi import FastAPI
+from asked_board import asking, board_in, idle_runner
 from rasterio.warp import transform
 
 from vllm_mmout.geo import Georeference
 from vllm_mmout.outputs import RasterOutput
 from vllm_mmout.outputs.partial_images import PartialImages
-from vllm_mmout.serving.image_routes import results
 from vllm_mmout.serving.response.format_choice import FormatChoice
-from vllm_mmout.serving.response.store import ResultStore
-from vllm_mmout.serving.service import ForwardService
-from vllm_mmout.wings.jobs.server.board import SceneBoard
-from vllm_mmout.wings.jobs.server.job_routes import JobRoutes
 from vllm_mmout.wings.jobs.server.results import make_result
-from vllm_mmout.wings.jobs.server.runner import SceneRunner, _PreviewFile
-from vllm_mmout.wings.map_tiles.tile_routes import TileRoutes
-from vllm_mmout.wings.stac.item_routes import ItemRoutes
+from vllm_mmout.wings.jobs.server.runner import _PreviewFile
 
 pytestmark = pytest.mark.engine
 PALETTE = np.array([[200, 180, 20], [20, 40, 200]], np.uint8)
@@ -41,39 +32,20 @@ WHOLE = RasterOutput(CLASSES, georeference=PLACE, palette=PALETTE, class_names=(
 @pytest.fixture
 def board(tmp_path):
     """The jobs of a server."""
-    made = SceneBoard(ResultStore(tmp_path / "store", 600, 1 << 30))
-    yield made
-    made.close()
-    made.store.close()
+    with board_in(tmp_path) as board:
+        yield board
 
 
 @pytest.fixture
 def runner(board):
     """What runs the jobs; the tests say what it does."""
-    return SceneRunner(board, lambda job: pytest.fail(f"{job} is not started again"))
+    return idle_runner(board)
 
 
 @pytest.fixture
 def get(board, runner):
     """Ask a server with these jobs."""
-    app = FastAPI()
-    app.add_api_route("/v1/images/results/{name}", results, methods=["GET"], name="mmout_result")
-    extensions = JobRoutes(), TileRoutes(), ItemRoutes()
-    for extension in extensions:
-        extension.attach(app)
-    app.state.mmout = ForwardService(None, None, None, board.store, None, None)
-
-    def ask(path, **headers):
-        async def asked():
-            for extension in extensions[1:]:
-                await extension.start(app.state.mmout, app.state)
-            app.state.mmout_scenes = runner
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://maps.example") as client:
-                return await client.get(path, headers=headers)
-
-        return asyncio.run(asked())
-
-    return ask
+    return asking(board, runner)
 
 
 def added(board):
