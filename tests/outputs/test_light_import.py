@@ -15,6 +15,7 @@ WITH_PYDANTIC = (
     "ClassificationOutput",
     "Detection",
     "DetectionOutput",
+    "FeatureAreas",
     "Keypoint",
     "KeypointsOutput",
     "NodataArea",
