@@ -1,4 +1,4 @@
-"""Output processors for vLLM: models that answer with images, georeferenced rasters or structured data.
+"""Output processors that let vLLM serve models whose answers are images, georeferenced rasters or structured data.
 
 The names below are imported when they are first used, so that ``import vllm_mmout`` loads neither torch nor vLLM.
 """

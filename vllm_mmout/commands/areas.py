@@ -35,7 +35,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Count the areas, and print the path of their file, or the table if no file is named."""
+    """Count the area of each class in a saved map. Print the table, or save it to ``--out`` and print its path."""
     from vllm_mmout.outputs.saved import open_result
 
     suffix = ".csv" if options.out is None else Path(options.out).suffix.lower()

@@ -175,7 +175,10 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
 
 
 def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | None) -> list[str]:
-    """Return a path for the result of each input. With ``output_format``, it includes a file name."""
+    """Return the path for the result of each input. Without ``output_format``, the path may name a folder.
+
+    With ``output_format``, each path names a file, and missing local folders are created.
+    """
     if output_format is None:
         return [out + each.folder for each in inputs_to_run]
     form = format_named(output_format)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineBinding(ABC):
-    """Abstract base class for one engine's output processors and settings, and the classes that replace vLLM's own.
+    """Abstract base class that holds the output processors and settings of one engine.
 
-    A subclass also names the classes that replace vLLM's in such an engine. See `OutputProcessor.binding`.
+    A subclass also names the classes that replace vLLM's ``AsyncLLM`` and others. See `OutputProcessor.binding`.
     """
 
     model: str
@@ -92,7 +92,7 @@ class Binding(EngineBinding):
     trace: Trace | None = None
     """File to which the times of each request are written, or None if the engine is not traced."""
     memory: SharedMemory | None = None
-    """Memory for the pixels of tiles, which workers on this machine can map. None if requests never hold blocks."""
+    """Memory for tiles, shared with workers on this machine, or None if tiles are sent one by one or as bytes."""
 
     generates: ClassVar[bool] = False
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
@@ -128,7 +128,7 @@ class Binding(EngineBinding):
         )
 
     def started(self, engine: Any) -> Self:
-        """Return a copy with the number of engines and their shared memory, whose processors have vLLM's renderer."""
+        """Return a copy of this binding with the engine count, shared memory and prompt renderer of ``engine``."""
         processors = dict(self.processors)
         for name, processor in self.processors.items():
             if isinstance(processor, OwnInputsProcessor):

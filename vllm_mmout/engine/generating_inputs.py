@@ -1,4 +1,7 @@
-"""vLLM's multimodal processor for models that generate tokens from pictures. It calls the author's functions."""
+"""vLLM's multimodal processor for models that generate tokens from pictures.
+
+It calls the functions that a model's author has registered to insert image tokens and to convert pictures to tensors.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +187,7 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
         return {key: MultiModalFieldConfig.batched(IMAGE) for key in hf_inputs}
 
     def _get_prompt_updates(self, *args: Any, **kwargs: Any) -> Sequence[PromptUpdate]:
-        """Return an empty replacement, since vLLM requires one. `apply` has already inserted the image tokens."""
+        """Return a dummy prompt update, because vLLM requires one. `apply` has already inserted the image tokens."""
         return [PromptReplacement(modality=IMAGE, target=[], replacement=[])]
 
 
@@ -193,7 +196,10 @@ def _pictures(items: MultiModalDataItems) -> list[Any]:
 
 
 def _kept_uuids(inputs: ProcessorInputs, originals: Sequence[Any], processed: Sequence[Any]) -> Any:
-    """Return the client's UUID of each picture, or None if the processed picture is not the original object."""
+    """Return the client's UUIDs of the pictures, but None for each picture that the input processor replaced.
+
+    A UUID identifies only the client's own picture. Return None if the client gave no UUIDs.
+    """
     uuids = (inputs.mm_uuid_items or {}).get(IMAGE)
     if uuids is None:
         return None

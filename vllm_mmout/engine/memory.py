@@ -14,7 +14,8 @@ _M_MMAP_THRESHOLD = -3
 _M_MMAP_MAX = -4
 _NEVER = 1 << 30
 _LARGE_BLOCK = 32 << 20
-"""Size in bytes above which glibc returns a freed memory block to the system at once. It is glibc's maximum.
+"""Value in bytes for glibc's ``M_MMAP_THRESHOLD``, the largest that glibc accepts. When a block of this size or more
+is freed, glibc returns it to the system at once.
 
 The blocks of tiles, and of segments of files, are smaller, so that glibc keeps them.
 """

@@ -59,7 +59,7 @@ class KindInfo(msgspec.Struct, frozen=True):
     """A kind of result that an output processor makes."""
 
     name: str | None
-    """Value of the request option ``output`` that selects this kind, or None if the processor has a single kind."""
+    """Value of the request option ``output`` that selects this kind of result, or None for a processor's only kind."""
     formats: tuple[str, ...]
     """Names of the file formats, the default first. Empty if they are not known in advance."""
 

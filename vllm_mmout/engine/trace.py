@@ -140,7 +140,10 @@ TRACED: ContextVar[Traced | None] = ContextVar("mmout_traced", default=None)
 
 @contextmanager
 def tracing(traced: Traced | None) -> Iterator[None]:
-    """Record stages and file access times of the ``with`` block for a request. Do nothing if ``traced`` is None."""
+    """Record in the trace file each stage of a request in the ``with`` block. Do nothing if ``traced`` is None.
+
+    Calls of `stage` and `add_stage` report the stages. `seconds_on_files` measures the time that was spent on files.
+    """
     request, files = TRACED.set(traced), FILES.set(None if traced is None else Stopwatch())
     try:
         yield

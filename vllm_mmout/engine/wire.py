@@ -59,7 +59,7 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ProcessorHeader(msgspec.Struct, array_like=True, frozen=True):
-    """Name of an output processor, and headers of the tensors that its ``reduce`` returned for a request."""
+    """Name of an output processor, and the key, dtype, shape and offset of each tensor that its ``reduce`` returned."""
 
     name: str
     single: bool
@@ -257,11 +257,11 @@ Clients cannot set it. Only this package's `generate` does.
 
 
 _KEPT_BYTES = 1024
-"""Largest size in bytes of the packed options of a request that are cached in parsed form."""
+"""Largest packed size, in bytes, of request options whose parsed form is cached. Larger options are parsed anew."""
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """Return ``extra_kwargs`` for a request: its options, and ``reports``, the steps that end with an early output."""
+    """Return ``extra_kwargs`` for a request: its options, and ``reports``, the steps after which a preview is sent."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 

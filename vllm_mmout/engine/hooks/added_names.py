@@ -1,4 +1,7 @@
-"""Names that this package adds to vLLM's modules: its own registries, and names that vLLM itself has removed."""
+"""Names that this package adds to vLLM's modules: its own registries, and old names that model code still imports.
+
+The old names belong to vLLM's first input registries, which vLLM has removed.
+"""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Value of `Hook.where`: the hook is needed only in processes that create engines, recognised by the import of
-``EngineArgs``. Other processes need not import the modules that it changes."""
+"""Value of `Hook.where` for hooks that only processes which create engines need. These are the processes that have
+imported vLLM's ``EngineArgs``. No other process has to import the hooked module."""
 CORE = "core"
-"""Value of `Hook.where`: the hook is needed only in processes that may run an engine core, recognised by the import of
-vLLM's module of the core. Other processes need not import the modules that it changes."""
+"""Value of `Hook.where` for hooks that only processes with an engine core need. These are the processes that have
+imported ``vllm.v1.engine.core``. No other process has to import the hooked module."""
 ANYWHERE = "anywhere"
 """Value of `Hook.where` for hooks that are needed in every process."""
 
@@ -53,7 +53,7 @@ class Attribute:
     module: str
     name: str
     value: Callable[[], Any]
-    """Function that returns the object to add to vLLM under this name."""
+    """Function without arguments that returns the object to store in vLLM's ``module`` as ``name``."""
     why: str
     """Purpose of the name, as a verb phrase. Error messages print it after "needed to: "."""
 

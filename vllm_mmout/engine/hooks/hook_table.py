@@ -15,10 +15,10 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""Full name of the function that creates an engine's output processor. It exists only if vLLM has the patches in
-``patches/``.
+"""Full name of the function that creates an engine's output processor in a vLLM with the patches in ``patches/``. If it
+exists, vLLM's constructors of engines need no hooks.
 
-The patched vLLM also calls the output processor when the engine has started.
+The patched constructors themselves tell the output processor when the engine has started.
 """
 
 _OBJECT = "override it on the output processor of a bound engine"

@@ -40,7 +40,7 @@ def install(
     frontend: bool = True,
     core: bool = True,
 ) -> None:
-    """Check that vLLM has all hooked callables. Then install the hooks, and add the missing names to vLLM's modules.
+    """Check that vLLM has every callable that the hooks need. Then install the hooks, and add ``attributes`` to vLLM.
 
     Args:
         hooks: hooks to install, by default the whole hook table.
@@ -124,9 +124,10 @@ def find_targets(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Find the module or class that the hook or attribute ``row`` changes, and store it in ``places`` by its full name.
+    """Find the module or class of vLLM that ``row``, a hook or an added name, modifies. Store it in ``places``.
 
-    Return a description of the fault if vLLM lacks the callable, or None.
+    The key in ``places`` is the full name of the hooked callable or added name. If vLLM lacks the callable, return a
+    description of the fault, else None.
     """
     try:
         owner: Any = importlib.import_module(row.module)

@@ -1,4 +1,7 @@
-"""Bind engines of a vLLM patched with ``patches/``, which itself calls this module when an engine starts."""
+"""Make engines of a patched vLLM return decoded results. The patched vLLM calls this module when an engine starts.
+
+The patches are in ``patches/``. Without them, hooks in the constructors of engines do this.
+"""
 
 from __future__ import annotations
 

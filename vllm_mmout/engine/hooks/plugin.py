@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def load() -> None:
-    """Install the hooks, and register our config and model classes. An error is logged, so that text models start.
+    """Install the hooks, and register this package's classes. If vLLM has changed, log an error instead of raising it.
 
-    If vLLM has drifted, no hook is installed, a line is logged and the error is kept. ``install()``, the command line
-    and the first engine of a model that needs a processor raise it. The ``generate`` of a decorated class from another
+    Text models then still start. No hook is installed, and the error is kept. ``install()``, the command line and the
+    first engine of a model that needs a processor raise it. The ``generate`` of a decorated class from another
     package raises vLLM's own error then, since no hook can add to the message.
     """
     from vllm_mmout.engine.hooks.install import install, is_core, is_frontend

@@ -1,4 +1,4 @@
-"""Renderer for engines without a tokenizer, which refuses chat messages."""
+"""vLLM prompt renderer for engines that have output processors and no tokenizer. It refuses chat messages."""
 
 from __future__ import annotations
 

@@ -70,9 +70,10 @@ def naming_the_argument(model: str) -> Iterator[None]:
 
 
 class LeftLLM:
-    """Mixin for ``LLM`` whose errors suggest to serve the model by an extension package instead of vLLM.
+    """Mixin for vLLM's ``LLM`` that names, in its errors, an extension package that could serve the model.
 
-    It is used for pooling models. Errors of ``generate`` name the engine argument that selects the package.
+    It is used for pooling models that are left to vLLM. If vLLM refuses the model in ``generate``, the error names the
+    engine argument that selects the package.
     """
 
     llm_engine: Any
@@ -89,7 +90,10 @@ class LeftLLM:
 
 
 def bind_left_llm(llm: Any) -> None:
-    """Make errors of ``llm`` suggest an extension package, if one could serve its pooling model instead of vLLM."""
+    """Add the mixin `LeftLLM` to ``llm`` if an extension package could serve its pooling model instead of vLLM.
+
+    Errors of ``generate`` then name the engine argument that selects the package.
+    """
     model_config = llm.llm_engine.vllm_config.model_config
     if model_config.runner_type == "pooling" and remedy(model_config.model) is not None:
         rebase(llm, LeftLLM)

@@ -34,7 +34,7 @@ def _hook_wrapper(replacement: Callable[..., Any]) -> Callable[[Original], Origi
 
 @_hook_wrapper
 def create_engine_config(original: Original, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Set the engine arguments that the model needs, call vLLM, and let extension packages change the config."""
+    """Set the engine arguments that the model needs, create vLLM's config, and let extension packages change it."""
     from vllm_mmout.engine.hooks.defaults import fill_in
     from vllm_mmout.engine.hooks.unserved_folders import naming_the_argument
     from vllm_mmout.wing import configured

@@ -95,8 +95,8 @@ class Joining:
     """Results of a mosaic's scenes, and the options for joining them to a map on one pixel grid."""
 
     results: Sequence[SceneResult]
-    """Results of the scenes. Each pixel of the map is taken from the first result with data there, unless ``confident``
-    is True."""
+    """Results of the scenes, in order of precedence. Each pixel of the map comes from the first result with data there,
+    or from the most confident result if ``confident`` is True."""
     grid: MapGrid
     confident: bool = False
     """True if each pixel of the map is taken from the most confident result, which has the largest value in any band

@@ -29,7 +29,8 @@ class Mosaics:
     requests: list[Request] = field(default_factory=list)
     """Requests for the engine, one for each of ``inputs``."""
     _input_ranges: list[range | MMOutError] = field(default_factory=list)
-    """Indices in ``inputs`` of the scenes of each input of ``generate``, or the error that refused the input."""
+    """List with an entry for each input of ``generate``: the range of its scenes' indices in ``inputs``, or the error
+    if the input was refused. An input that is not a mosaic has a range of length 1."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
     """Unfinished mosaics, which collect the results of their scenes. The key is a mosaic's index among the inputs of
     ``generate``."""

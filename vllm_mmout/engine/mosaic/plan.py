@@ -121,7 +121,10 @@ class MosaicPlan:
         return own or ([] if self.target is None else [self.target])
 
     def checked(self, limits: Limits) -> MosaicPlan:
-        """Check the mosaic's scales, dates, grid and limits. Return a copy whose ``assumed`` names doubtful dates."""
+        """Check the mosaic's scales, dates, grid and limits. Return the plan, with a warning for each doubtful date.
+
+        The warnings are added to the field ``assumed``.
+        """
         self._check_scales()
         tiles = sum(scene.tiles for scene in self.scenes)
         if limits.tiles is not None and tiles > limits.tiles:
@@ -159,7 +162,10 @@ class MosaicPlan:
                 )
 
     def _dated(self) -> MosaicPlan:
-        """Return a copy whose ``assumed`` names doubtful dates. Raise OptionError if the date of a scene is unknown."""
+        """Return the plan with a warning for each doubtful date. Raise OptionError if the date of a scene is unknown.
+
+        The warnings are added to the field ``assumed``. A date is doubtful if only TIFFTAG_DATETIME states it.
+        """
         undated = [scene.name for scene in self.scenes if (scene.day or scene.written) is None]
         if undated:
             raise OptionError(

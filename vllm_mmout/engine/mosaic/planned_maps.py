@@ -25,7 +25,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class PlannedMap:
-    """A map that a mosaic makes."""
+    """Plan of one output map of a mosaic: its scenes, its output file and its day."""
 
     scenes: tuple[int, ...]
     """Indices in `MosaicPlan.scenes` of the scenes that this map is made of."""

@@ -1,4 +1,4 @@
-"""`MosaicRun`: the results of a mosaic's scenes while they arrive, and the map that they become."""
+"""`MosaicRun`, which collects the results of a mosaic's scenes as they arrive, and joins them into maps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INPUTS, ORDER = "MMOUT_INPUTS", "MMOUT_MOSAIC"
 used where several overlap."""
 
 _MOST_NAMES = 10
-"""Maximum number of scene names in a sentence that holds for several scenes."""
+"""Largest number of scene names after "The same holds for", in a message about several scenes."""
 
 
 class MosaicRun:
@@ -154,7 +154,7 @@ class MosaicRun:
         return [index for index in planned.scenes if index in self._results]
 
     def _finished(self, planned: PlannedMap, raster: StoredRaster, grid: MapGrid, area: PlacedArea | None) -> Any:
-        """Build the requested outputs from the ``raster`` of a map, and save them if the map has a file."""
+        """Build the requested outputs from ``raster``, a joined map. Save them if ``planned`` names an output file."""
         plan, size = self.plan, (raster.height, raster.width)
         output = self._processor.mosaic_output(raster, plan.params.of_run, area)
         assumed = self._assumed_in(planned, area)
@@ -178,7 +178,7 @@ class MosaicRun:
         return self.plan.binding.processors[self.plan.binding.choice.pick(self.plan.params.processor)[0]]
 
     def _assumed_in(self, planned: PlannedMap, area: PlacedArea | None) -> tuple[str, ...]:
-        """Return the sentences about assumptions that were made for the request, a map's scenes, and the map's area."""
+        """Return sentences about everything assumed for a map: in the request, its scenes, and its area of interest."""
         own = self._assumed_of([index for index in planned.scenes if index in self._assumed])
         return tuple(dict.fromkeys([*self.plan.assumed, *own, *(() if area is None else area.assumed)]))
 
@@ -226,7 +226,7 @@ class MosaicRun:
 
 
 def _picture(results: Sequence[SceneResult], grid: MapGrid) -> InputPicture | None:
-    """Return the picture of a map's input, which is read from the scenes on demand, or None if none can be read again.
+    """Return a function that reads the scenes again and draws a map's input, or None if no scene can be read twice.
 
     ``results`` are in order of precedence.
     """

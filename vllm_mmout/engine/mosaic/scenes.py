@@ -87,7 +87,7 @@ class MosaicScene:
         return replace(self, window=window)
 
     def with_window_below(self, grid: MapGrid, margin: int) -> MosaicScene:
-        """Return a copy of the scene that is read only where it overlaps ``grid``, and in ``margin`` pixels around.
+        """Return a copy of the scene whose read window is the part that ``grid`` covers, plus ``margin`` pixels around.
 
         Raises OutsideError if the grid lies outside the scene.
         """

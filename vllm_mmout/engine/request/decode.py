@@ -83,12 +83,15 @@ class Decodings(dict[str, Decoding]):
     """Engine outputs that were not yet delivered to the caller, by vLLM's internal request id. Metrics count them."""
 
     def put(self, decoding: Decoding) -> None:
-        """Add an engine output, and tell its observer that the output waits to be decoded."""
+        """Store an engine output until it is delivered, and report to its `Observer` that it waits to be decoded."""
         self[decoding.state.request_id] = decoding
         decoding.observer.waits(decoding.nbytes)
 
     def take_out(self, decoding: Decoding) -> bool:
-        """Remove an engine output, and tell its observer. Return False if the output was already removed."""
+        """Remove an engine output, and report to its `Observer` that the output no longer waits to be decoded.
+
+        Return False if the output was already removed.
+        """
         removed = self.pop(decoding.state.request_id, None)
         if removed is not None:
             removed.observer.settled(removed.nbytes)

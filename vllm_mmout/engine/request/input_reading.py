@@ -60,7 +60,7 @@ def prepare(binding: Binding, data: Any, request: Request, *, max_area: float | 
 
 
 def _prepared(binding: Binding, data: Any, request: Request, max_area: float | None) -> Request | Run:
-    """Read an input into ``request`` and return it. If the input is computed in parts, return a `Run` instead."""
+    """Read an input into ``request``. Return the request, or a `Run` if the input needs several engine requests."""
     params = request.params
     own = binding.own_inputs(params)
     if own is not None:
@@ -141,7 +141,7 @@ def _scene(
 
 
 def _input_picture(inputs: ModelInputs, media: Any, params: OutputParams) -> InputPicture | None:
-    """Return a function that reads the input's picture when needed. Without a path or address, return None.
+    """Return a function that reads a picture of the input when needed, or None if the input lacks a path or address.
 
     Results do not keep the pixels of their inputs alive.
     """

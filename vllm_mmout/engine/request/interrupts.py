@@ -19,7 +19,7 @@ Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class Interrupts:
-    """Delay of a Ctrl-C that comes during a call of the engine, until the call can handle it safely.
+    """Guard that delays a Ctrl-C during a call of the engine, until the Ctrl-C can be handled safely.
 
     A second Ctrl-C is handled at once.
     """

@@ -70,7 +70,8 @@ class Call:
         self.waiting = deque(range(len(inputs)))
         """Indices of the inputs that were not sent to the engine yet."""
         self.prepared: Request | Run | None = None
-        """Next input, until the limits on requests allow to send it: `Request` for a small input, `Run` for a scene."""
+        """Next input, already prepared, which waits until the limits on requests allow sending it, or None. A small
+        input is prepared as a `Request`, and a scene as a `Run`."""
         self.runs: list[Run] = []
         """Scenes, and other requests that are split into parts, whose result is pending."""
         self.in_flight: dict[str, Request] = {}
@@ -258,7 +259,7 @@ class Alarm:
     """Whether the thread of ``LLM.generate`` runs an engine step, or is about to. `ring` then ends the step early.
     """
     _held_until_ring: threading.Lock = field(default_factory=threading.Lock)
-    """Lock that is held until `ring` releases it.
+    """Lock that `wait` waits for. `clear` acquires it, and `ring` releases it.
 
     A ``threading.Event`` cannot be used, because a second Ctrl-C may leave its internal lock held for ever.
     """

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Finish: TypeAlias = Callable[[Any, str | None], Any]
 """Function that georeferences a decoded output and, if the request has a path, saves it there.
 
-Its arguments are the output and the name of the output's processor. For the only output of a whole input, the name
-is None.
+Its arguments are the output and the name of the processor that made it. If a user's request asks for a single output,
+the name is None. For tiles and other parts of a request, the name is always given.
 """
 Kind = TypeVar("Kind")
 
@@ -42,7 +42,7 @@ class PartInput:
     """Input of one engine request: a block of tiles, or another part of a user's input."""
 
     parts: Sequence[Part]
-    """Tiles, or other parts of the user's input, that the request computes. Their outputs are not set yet."""
+    """Tiles, or other parts of the user's input, that the engine will compute. Their field ``output`` is still None."""
     prompt: Any = None
     """Rendered prompt of a tile or another single part. Blocks of tiles have ``tensors`` instead. Tiles without valid
     pixels have neither.
@@ -53,7 +53,7 @@ class PartInput:
     They are kept until the engine has answered, because its worker may read them in shared memory.
     """
     is_block: bool = False
-    """Whether this is a block of tiles. The engine's output then has the tiles on axis 0."""
+    """Whether this input is a block of tiles, so that the engine's output has the tiles on axis 0."""
     name_of: Callable[[int], str] = "part {}".format
     """Function that takes the index of a tile or other part, and returns its name for error messages."""
     pooling: PoolingParams | None = None
@@ -86,7 +86,10 @@ class PartInput:
         return first, rest
 
     def without_prompt(self) -> PartInput:
-        """Return a copy without the prompt, so that its memory is freed before the part is decoded."""
+        """Return a copy of this input without the prompt, so that the prompt can be freed after it was sent.
+
+        The copy is kept until the engine's output is decoded.
+        """
         return replace(self, prompt=None)
 
     def named_in(self, error: BaseException) -> BaseException:

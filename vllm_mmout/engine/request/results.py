@@ -1,4 +1,4 @@
-"""Results of a request: one of each output processor, or several kinds of output made by one processor."""
+"""Results that a request asks for: one from each output processor, or several kinds of output from one processor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AskedResult:
     params: OutputParams
     """Options of the request. If it asks for several kinds of output, ``params.output`` is the kind of this result."""
     is_kind: bool = False
-    """True if the request asks one processor for several kinds of output, and this result is one of them."""
+    """Whether this result is one of several kinds of output that the request asks of a single processor."""
 
     @property
     def formats(self) -> Mapping[str, str] | None:

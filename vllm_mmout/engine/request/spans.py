@@ -51,4 +51,4 @@ def request_span(router: RoutedOutputProcessor, request: Request) -> Iterator[Ad
 
 
 def _ignore(**attributes: str | int) -> None:
-    """Do nothing, because vLLM does not export traces."""
+    """Ignore the attributes of a span. Used if vLLM does not export traces, so that no span is open."""

@@ -65,7 +65,10 @@ class Target:
         return self.named(processor_name, next(iter(formats)) if self.suffix is None else self.suffix)
 
     def named(self, name: str | None, suffix: str) -> Path | BucketPath:
-        """Return the path of a file with ``suffix``. ``name``, if given, is added to the end of the file's name."""
+        """Return the path of a result's file with the given suffix. If ``name`` is given, insert it before the suffix.
+
+        For example, ``scene.tif`` becomes ``scene-classes.tif`` if ``name`` is "classes".
+        """
         end = "" if name is None else f"-{name}"
         return self.path / f"{self.stem}{end}{suffix}" if self.folder else with_end(self.path, end, suffix)
 

@@ -38,8 +38,8 @@ fail.
 ASKED_AGAIN_S = 0.5
 """Seconds before tiles are sent to a paused engine again. Each retry doubles the delay, up to 5 seconds."""
 SMALL_BLOCKS_S = 1.0
-"""Seconds for which scenes send smaller blocks of tiles after a small input, which needs a single forward pass, has
-arrived."""
+"""Time in seconds, after the arrival of a small input, during which scenes send smaller blocks of tiles. A small input
+needs a single forward pass, and then waits less for the engine."""
 
 
 class AsyncRuns:
@@ -162,7 +162,7 @@ class AsyncRun:
         yield result
 
     async def _reports(self, running: asyncio.Task[None]) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Yield progress reports until the scene has ended and all its preview images were yielded."""
+        """Yield progress reports until the scene's processing has ended and each pending preview image was yielded."""
         shown, pictures, growing = 0, 0, self.run.growing
         while True:
             ended = running.done()

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 AHEAD = 2
-"""Number of engine steps whose requests an engine gets in advance. With 2, it computes one step while the next arrives.
+"""Number of steps for which an engine gets requests in advance. With 2, the requests of the next step arrive while the
+engine computes the current step.
 """
 
 
 @dataclass(slots=True)
 class Load:
-    """Work that was sent to an engine and is not answered."""
+    """Amount of work that was sent to one engine and is not answered yet, in tiles and in engine steps."""
 
     tiles: int = 0
     """Number of unanswered tiles. Any other request that the engine has not answered counts as one tile."""
@@ -21,8 +22,8 @@ class Load:
     """Number of engine steps that the work takes. A block of tiles takes 1, and any other request a fraction of a step.
     """
     since: float = 0.0
-    """Time of the engine's latest answer, or of its latest request if it was idle before, in seconds of
-    ``EngineLoads.clock``."""
+    """Time when the engine began its current work, in seconds of ``EngineLoads.clock``. This is the time of its latest
+    answer, or of the request that ended its idle time."""
 
 
 @dataclass(slots=True)

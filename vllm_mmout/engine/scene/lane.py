@@ -115,7 +115,7 @@ class Lane:
         return arrived
 
     def _trace(self, block: Sequence[Part]) -> None:
-        """Record in the trace file how long a block of tiles was blended, and how long it was written.
+        """Record two durations in the trace file: blending a block of tiles, and writing the blended pixels.
 
         Blending and writing alternate, but are shown one after the other.
         """

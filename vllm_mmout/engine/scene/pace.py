@@ -9,7 +9,7 @@ BLOCK_S = 0.05
 OUTPUT_BYTES = 64 << 20
 """Largest size in bytes of the output that an engine returns for one block of tiles. It limits the tiles per block."""
 BLOCK_DIVISOR = 4
-"""Divisor of the number of tiles per block while requests for small inputs arrive, so that these requests wait less."""
+"""Divisor that makes blocks of tiles smaller while requests for small inputs arrive, so that they wait less."""
 _MEMORY = 0.7
 """Decay factor of the moving averages. Each new measurement multiplies the weight of all earlier measurements by it."""
 

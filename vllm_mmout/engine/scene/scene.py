@@ -1,4 +1,4 @@
-"""Scene, a user request whose raster is too large for one forward and is cut into tiles."""
+"""`Scene`, a user request whose raster is too large for one forward pass and is cut into tiles."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ class Scene(Run):
         return self.binding.inputs
 
     def join(self, processor_name: str, parts: Iterator[Part]) -> Any:
-        """Join the decoded tiles of a processor to its result. Called in a thread."""
+        """Join the decoded tiles ``parts`` into a processor's output for the whole scene. Called in a thread."""
         processor = self.binding.processors[processor_name]
         first = self.binding.choice.pick(self.request.params.processor)[0]
         joined = Parts(

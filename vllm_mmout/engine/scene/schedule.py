@@ -113,7 +113,10 @@ class Schedule:
         return turn
 
     def _next(self, *, gives_way: bool) -> tuple[Run, PartInput, int]:
-        """Return the next block of tiles to send, its scene and its engine. Surplus tiles stay first in the queue."""
+        """Return the next block of tiles to send, its scene, and the index of its engine.
+
+        If the block is too large to be sent at once, its remaining tiles stay first in the queue.
+        """
         run, part = self._ready.popleft()
         part, rest = part.cut(run.pace.block_size(gives_way=gives_way))
         if rest is not None:

@@ -1,1 +1,1 @@
-"""Code for vLLM's engine core and worker processes, such as the call of ``reduce`` and the step time limit."""
+"""Code that runs in vLLM's engine core and worker processes. It calls ``reduce``, and limits and traces the steps."""

@@ -78,7 +78,10 @@ class RawInputState(ModelState):
 
 
 def serve_by_v2(vllm_config: VllmConfig) -> None:
-    """Let Model Runner V2 run a model with output processors, by the model's ``ModelState`` or by `RawInputState`."""
+    """Make vLLM's Model Runner V2 accept a model with output processors.
+
+    If the model's inputs are only tensors, it is run with `RawInputState`, unless it has a ``ModelState`` of its own.
+    """
     pooling_runner._SUPPORTED_TASKS |= {"plugin"}  # noqa: SLF001 - in the hook table
     config = vllm_config.model_config
     if not config.is_multimodal_raw_input_only_model:

@@ -38,7 +38,10 @@ Pooled: TypeAlias = "torch.Tensor | Sequence[RequestOutcome | None]"
 
 
 class Stepped(list["Outcome | None"]):
-    """List of the raw outputs of a step's requests, which also holds early outputs of unfinished requests."""
+    """List of a step's raw outputs by request. Its attribute ``early`` holds previews of unfinished requests.
+
+    An unfinished request has the entry None in the list.
+    """
 
     def __init__(self, outcomes: Sequence[Outcome | None], early: Mapping[int, Outcome]) -> None:
         super().__init__(outcomes)

@@ -41,14 +41,14 @@ class Reports:
 
 
 class _LateOutput(AsyncModelRunnerOutput):
-    """Output of a step that is still being copied to the host. Early outputs, such as previews, are added later."""
+    """Output of a step that is still being copied to the host. `get_output` waits for it and attaches previews."""
 
     def __init__(self, output: AsyncModelRunnerOutput, rows: dict[int, torch.Tensor]) -> None:
         self._output = output
         self._rows = rows
 
     def get_output(self) -> ModelRunnerOutput:
-        """Wait for the copy to the host, and return the output with the early outputs attached."""
+        """Wait until the step's output is on the host. Return it with the previews of unfinished requests attached."""
         return _with(self._output.get_output(), self._rows)
 
 

@@ -17,10 +17,9 @@ ZeroMQ can lose the call to a reader whose socket keeps only one message. vLLM's
 seconds.
 """
 _MAX_QUEUED_CALLS = 1000
-"""Largest number of wake-up calls that may be queued for a sleeping process.
+"""Largest number of wake-up calls that a writer queues for a reader of a message queue. Further calls are dropped.
 
-vLLM queues one call and drops the others. A process that polls loses nothing by that. A sleeping process would miss the
-dropped call.
+vLLM's own limit is 1, because a reader that polls needs no calls. A reader that sleeps would miss a dropped call.
 """
 
 
@@ -61,7 +60,7 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Let a process that reads from a message queue sleep instead of polling. Let a writer queue more wake-up calls.
+    """Make a reader of a message queue sleep instead of polling. Keep a writer from dropping wake-up calls.
 
     ``condition`` is the queue's ``SpinCondition`` in this process, or None if all readers are on other machines.
     """

@@ -20,7 +20,7 @@ from typing import Any, Final
 from vllm_mmout.log import logger
 
 _CHECKS_PER_LIMIT: Final = 4
-"""Number of times that the duration of a running step is checked until it reaches its limit."""
+"""Smallest number of checks of a running step's duration before the step exceeds its time limit."""
 _LONGEST_PAUSE_S: Final = 1.0
 _STACKS_S: Final = 5.0
 """Time in seconds for the workers to write their stack traces before they are killed."""

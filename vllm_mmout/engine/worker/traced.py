@@ -1,6 +1,7 @@
-"""Measure how long each stage of a step takes in the worker of a traced engine, including its copies.
+"""Measure how long a worker takes for each stage of a step: copy of inputs, ``forward``, ``reduce``, copy of results.
 
-On a GPU, tracing synchronizes with the device after each stage. An untraced step does not.
+This is done only in a traced engine. On a GPU, tracing synchronizes with the device after each stage. An untraced step
+does not.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Times:
 
     @staticmethod
     def read(buffer: torch.Tensor) -> Times | None:
-        """Return the times that the worker appended to a request's result, or None if it appended no times."""
+        """Return a step's start time and the end times of its stages from a request's result, or None if not found."""
         if buffer.dtype != torch.uint8 or buffer.numel() < _FORM.size:
             return None
         *times, magic = _FORM.unpack(buffer[-_FORM.size :].numpy().tobytes())

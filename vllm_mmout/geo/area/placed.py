@@ -47,7 +47,9 @@ class PixelPolygon:
         return cls(closed, np.concatenate([low, high]))
 
     def near(self, window: Window, up: int) -> dict[str, Any] | None:
-        """Return the polygon as GeoJSON in pixels of ``window``, or None if outside. ``up`` (1 or -1) multiplies rows.
+        """Return the polygon as GeoJSON in pixels of ``window``, or None if it is outside the window.
+
+        The row coordinates are multiplied by ``up``, the direction of the y axis (1 or -1).
 
         A run of positions beyond one side of the window is reduced to its ends. No edge inside the window changes, nor
         does the number of edges on either side of a pixel, so the same pixels are inside.

@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.ground_points import Affine
 
 _TOLERANCE: Final = 1 / 32
-"""Largest distance in pixels between a transformed edge, which is a curve, and the straight lines that replace it."""
+"""Largest distance in pixels between an edge of an area, which is a curve in the raster's coordinate system, and the
+straight pieces that approximate it."""
 _MOST_POINTS: Final = 4_000_000
 """Largest number of points of a ring after its edges were divided, so that they follow a transformed curve."""
 _TEST_POSITIONS: Final = (0.25, 0.5, 0.75)
-"""Positions along an edge, from 0 to 1, where the distance between curve and straight line is measured."""
+"""Positions along an edge of an area, from 0 to 1, where the distance between the transformed edge and a straight line
+between its ends is measured."""
 _MARGIN: Final = 0.05
 """Margin on each side of a raster, as a fraction of its extent. Areas in degrees are clipped to the enlarged extent."""
 _HALF: Final = TURN / 2
@@ -131,7 +133,7 @@ class _Placer:
 
     @cached_property
     def _clip_box(self) -> Box:
-        """Extent of the raster in the area's coordinate system, enlarged by a margin on each side."""
+        """Box in degrees to which an area of interest is clipped: the raster's extent with a margin on each side."""
         west, south, east, north = self.system.extent()
         wide, high = _MARGIN * (east - west), _MARGIN * (north - south)
         if east - west + 2 * wide >= TURN:
@@ -155,7 +157,7 @@ class _Placer:
                 yield _pixels(system.grid.transform, part[:, 0] + shift, part[:, 1])
 
     def _clipped(self, ring: Ring) -> Iterator[Ring]:
-        """Clip a ring in degrees to the surroundings of the raster, and yield its parts there.
+        """Clip a ring in degrees to `_clip_box`, a box around the raster, and yield the ring's parts inside the box.
 
         This is needed for projected rasters, since a projection may be undefined far from the raster.
         """
@@ -191,10 +193,10 @@ class _Placer:
         return places
 
     def _bend(self, ring: Ring, places: Ring, edges: NDArray[np.intp]) -> tuple[NDArray[np.float64], Ring]:
-        """Measure in pixels how much each of ``edges`` bends when it is transformed. Also return the new midpoints.
+        """Return each transformed edge's largest distance from a straight line, in pixels, and the edges' midpoints.
 
-        ``ring`` has the positions before the transformation, and ``places`` after it. Edges off the raster get distance
-        0.
+        ``edges`` are indices of edges of a ring. ``ring`` has the positions before the transformation to the raster's
+        coordinate system, and ``places`` after it. Edges off the raster get distance 0.
         """
         start, step = ring[edges], ring[edges + 1] - ring[edges]
         first, chord = places[edges], places[edges + 1] - places[edges]
