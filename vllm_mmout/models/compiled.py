@@ -68,14 +68,19 @@ class CompiledForward:
         self.sizes = (*(1 << power for power in range(6) if 1 << power < largest), largest)
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
-        """Input dtypes that the model was compiled for. None if only a submodule is compiled, because the dtypes of its
-        inputs do not depend on the dtypes of the model's inputs."""
+        """Input dtypes that the model was compiled for. Batches with other dtypes run uncompiled. None if only a
+        submodule is compiled: the model's inputs may then have any dtypes, since the submodule's inputs always have the
+        same dtypes."""
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
 
     def run(self, batch: Inputs) -> Raw:
-        """Run the model on inputs of equal shape, as `vllm_mmout.models.author.run` does."""
+        """Run the model on a batch of inputs of equal shape, and return its output.
+
+        The compiled model is used if it was compiled for the batch's shapes and dtypes, else the uncompiled model.
+        ``batch`` holds a tensor [inputs, ...] for each keyword of ``forward``.
+        """
         total = len(next(iter(batch.values())))
         with torch.compiler.set_stance("eager_on_recompile"):
             if not self._was_compiled_for(batch):
@@ -107,9 +112,10 @@ class CompiledForward:
         vars(self._part).pop("forward", None)
 
     def _next_batch(self, remaining: int) -> tuple[int, int]:
-        """Return the compiled size of the next batch, and how many of the ``remaining`` requests to run in it.
+        """Choose the next batch size, from the sizes that the model was compiled for.
 
-        The rest of the batch is padding.
+        Return the size, and how many of the ``remaining`` requests to run in the batch. The rest of the batch is
+        padding.
         """
         for smaller, size in zip((1, *self.sizes), self.sizes, strict=False):
             if remaining <= size:

@@ -127,9 +127,11 @@ def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _sensor_has(sensor: str, name: str, code: re.Match[str]) -> bool:
-    """Return whether a sensor has the band ``name``, and writes its number as in ``code``, "b4" or "b04".
+    """Return whether ``name`` can be the name of a band of a sensor.
 
-    ``code`` is the part of ``name`` with the band number.
+    The sensor must have a band with the number in ``name``, must write the number like ``code`` ("b4", or "b04" with a
+    zero), and the words of the name, such as "red", must fit the band. ``code`` is the part of ``name`` with the
+    number.
     """
     number, words = code["number"], set(_WORD.findall(name.casefold().replace("_", " ")))
     if number not in _TABLES[sensor] or (sensor == MODIS) != ("refl" in words):

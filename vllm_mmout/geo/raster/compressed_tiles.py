@@ -39,7 +39,8 @@ _AROUND = 4
 bytes)."""
 
 _NEAREST = {"RESAMPLING": "NEAREST"}
-"""GDAL metadata item of each overview band. GDAL 3.12 derives the file's item OVERVIEW_RESAMPLING=NEAREST from it."""
+"""GDAL metadata item of each overview band. It states that the band was made by nearest-neighbour resampling, and makes
+GDAL 3.12 write OVERVIEW_RESAMPLING=NEAREST into the file, as GDAL's COG driver does."""
 
 
 def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
@@ -235,10 +236,10 @@ class _PyramidLevel:
         return None
 
     def _along(self, nearest: NDArray[np.intp], finer_tile: int) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
-        """Yield, along one axis, this overview's tiles that need pixels of tile ``finer_tile`` of the next finer level.
+        """Yield, along one axis, the tiles of this overview that copy pixels from one tile of the next finer level.
 
-        Each item is the index of the tile, the slice to fill in it, and the index in the finer tile of each pixel to
-        copy.
+        ``finer_tile`` is the index of the finer tile. Each item is the index of the tile, the slice to fill in it, and
+        the index in the finer tile of each pixel to copy.
         """
         first, last = np.searchsorted(nearest, (finer_tile * self._side, (finer_tile + 1) * self._side)).tolist()
         while first < last:

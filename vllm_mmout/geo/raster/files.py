@@ -195,16 +195,16 @@ class Neighbours:
     name: str
     """Name, without folder, of the file whose sidecar files are searched."""
     opener: Opener
-    """Function that opens a file in the same folder by its name, and returns None if the file is missing."""
+    """Function that opens another file in this file's folder by name, and returns None if that file is missing."""
 
     def appended(self, suffix: str) -> SharedFile | None:
         """Open the file whose name is this file's name with ``suffix`` appended, or return None if it is missing."""
         return self._first([self.name + suffix, self.name + suffix.upper()])
 
     def replaced(self, suffixes: Iterable[str]) -> SharedFile | None:
-        """Open the first existing file with this file's stem and one of ``suffixes``, or return None.
+        """Open the file whose name is this file's name with its suffix replaced, or return None if no such file exists.
 
-        Each suffix is tried in lower case, then in capitals.
+        ``suffixes`` are tried in turn, each in lower case, then in capitals.
         """
         stem = self.name.rpartition(".")[0] or self.name
         return self._first(stem + each for suffix in suffixes for each in (suffix.lower(), suffix.upper()))

@@ -151,7 +151,8 @@ def _inside(folder: Path, condition: Callable[[Path], bool]) -> list[Path]:
 _STORES = {"s3://": "/vsis3/", "gs://": "/vsigs/", "az://": "/vsiaz/"}
 _VSI = "/vsi"
 _DATASET_DRIVERS = {"netcdf:": "netCDF", "hdf5:": "HDF5Image"}
-"""Maps the prefix of GDAL's name of a dataset inside a file to the GDAL driver that opens it."""
+"""Maps the prefix of a GDAL dataset name, such as "netcdf:" in ``netcdf:"file.nc":variable``, to the GDAL driver that
+opens the dataset."""
 _ALLOWED_DRIVERS = ("GTiff", "JP2OpenJPEG", "VRT", "netCDF", "HDF5", "PNG", "JPEG", "HFA", "PCIDSK", "ENVI")
 """GDAL drivers that may open files in buckets and in GDAL's virtual file systems."""
 

@@ -133,7 +133,7 @@ class OpenGdal(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that GDAL has read each part of the image and, after these, each part of the mask.
+        """Numbers of reads by GDAL: first for each part of the image, then for each part of the mask.
 
         The numbers are int64 [2 * parts]. The parts are the rectangles that the raster is read in. They are listed row
         by row.
@@ -189,7 +189,8 @@ part must fit into memory."""
 _MIN_CALL_BYTES = 2**18
 """Minimum number of decoded bytes that one GDAL call should read, because many small calls are slow."""
 _SIDE = 1024
-"""Largest height and width, in pixels, of the parts that a VRT is read in, unless its blocks are larger."""
+"""Limit for the height and width, in pixels, of a part of a VRT that is read at once. A part is larger only if a single
+block of the VRT is larger."""
 _MAX_VRT_PART_BYTES = 32 << 20
 """Maximum size, in decoded bytes, of a part of a VRT that is read at once, unless one block is larger. Parts are large
 because GDAL searches all sources of the VRT in each read."""
@@ -248,7 +249,7 @@ class GdalParts:
             )
 
     def window(self, place: Place) -> Window:
-        """Return the window of the raster that the part at ``place`` covers. A part is read by GDAL at once.
+        """Return the window (in pixels) of a part of the raster. A part is a rectangle that GDAL reads as a whole.
 
         ``place`` is (plane, row, column) of the part.
         """

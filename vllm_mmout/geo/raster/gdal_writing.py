@@ -19,7 +19,10 @@ PackBits, since it needs the least CPU time."""
 
 @contextmanager
 def gdal_writes(name: str, nbytes: int = 0) -> Iterator[None]:
-    """Set GDAL's options for code that adds up to ``nbytes`` bytes to file ``name``. Turn its errors into OSError."""
+    """Set GDAL's options for writing in the ``with`` block, and turn GDAL's errors there into OSError.
+
+    The block writes file ``name``, which may grow by ``nbytes`` bytes. If the disk lacks this space, the error says so.
+    """
     from rasterio import Env
     from rasterio._err import CPLE_BaseError
     from rasterio.errors import RasterioError

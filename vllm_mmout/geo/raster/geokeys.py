@@ -20,9 +20,8 @@ _DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
 _CITATION = 3073
 _TEXT_KEYS = (1026, 2049, _CITATION)
 _PASSED_KEYS = range(1024, 4097)
-"""Numbers of the GeoTIFF keys that are passed to GDAL. The range ends with key 4096, the vertical coordinate system,
-because its value 4979 (WGS 84) makes GDAL add heights.
-"""
+"""Numbers of the GeoTIFF keys that are passed to GDAL: 1024 to 4096. Key 4096, the vertical coordinate system, is
+included because its value 4979 (WGS 84) makes GDAL return a coordinate system with heights."""
 _DEFINING_KEYS = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
 """Numbers of the GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of
 these keys lacks a coordinate system."""

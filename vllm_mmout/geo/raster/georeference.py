@@ -33,8 +33,8 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 """Numbers of all TIFF tags that define a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Possible beginnings of the text of a coordinate system on Earth. If GDAL does not understand GeoTIFF keys, it returns
-a local coordinate system instead, whose text begins differently."""
+"""Beginnings of the texts of coordinate systems that are accepted, since they are on Earth. For GeoTIFF keys that GDAL
+does not understand, it returns a local coordinate system, whose text begins differently."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
 """PROJJSON types of the coordinate systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)

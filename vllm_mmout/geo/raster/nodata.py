@@ -12,9 +12,8 @@ from numpy.typing import DTypeLike, NDArray
 from vllm_mmout.errors import SaveError
 
 _FEWER_DIGITS = 1e-6
-"""Relative tolerance for nodata values that exceed the largest float of their dtype, since they are written with too
-few digits. They count as the largest float.
-"""
+"""Relative tolerance for nodata values that slightly exceed the largest float of their dtype. They count as that float.
+Files often write the largest float with few digits, rounded up."""
 
 
 def observed(planes: NDArray[Any], mask: NDArray[np.bool_] | None, nodata: float | None) -> NDArray[np.bool_] | None:

@@ -52,10 +52,11 @@ def _as_stored(orientation: str) -> str:
 
 
 def as_seen(raster: OpenRaster) -> OpenRaster:
-    """Return a view of a raster as an image viewer shows it, or the raster itself if nothing changes.
+    """Return a view of a raster that is turned upright and has the colours of its palette, as in an image viewer.
 
-    Closing the view closes the raster. A raster with a transform or ground control points is not turned, since they
-    refer to the stored pixels. GDAL does not turn such rasters either.
+    If nothing needs to change, return the raster itself. Closing the view closes the raster. A raster with a transform
+    or ground control points is not turned, since they refer to the stored pixels. GDAL does not turn such rasters
+    either.
     """
     place = raster.georeference
     placed = place is not None and (place.transform is not None or bool(place.gcps))

@@ -31,12 +31,13 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Requests for bytes of decoding tasks that have not begun, as pairs: the index after the last task that a
-        request serves, and its number of bytes."""
+        """Groups of consecutive decoding tasks whose strips or tiles are fetched ahead. Each item is the index of the
+        first task after the group, and the number of requested bytes. The item is removed when a task after the group
+        begins."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:
-        """Record that the decoding task with index ``task`` begins, and request bytes that later tasks need."""
+        """Record that the task with index ``task`` starts to decode, and fetch strips or tiles for later tasks."""
         while self._waiting and self._waiting[0][0] <= task:
             self._bytes -= self._waiting.popleft()[1]
         while self._bytes < _AHEAD and not (self._waiting and self._waiting[-1][0] > task + _TASKS):
@@ -46,7 +47,7 @@ class ReadAhead:
             self._bytes += group[1]
 
     def _request_groups(self, tasks: Iterable[Sequence[Place]]) -> Iterator[tuple[int, int]]:
-        """Request bytes for decoding tasks, in their order. Each iteration of the generator sends one group.
+        """Start to fetch the strips or tiles of decoding tasks, one group of consecutive tasks per iteration.
 
         Yield for each group the index of the first task after it, and the number of requested bytes.
         """

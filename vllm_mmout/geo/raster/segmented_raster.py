@@ -29,9 +29,9 @@ class OpenSegments(OpenRaster):
 
     @abstractmethod
     def _image(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]]:
-        """Return the stored image with the bands ``places`` (indices from 0), and their indices within that image.
+        """Return an image from which the bands ``places`` can be read, and the index of each band within that image.
 
-        ``places`` are indices without repetition.
+        ``places`` are indices of the raster's bands, from 0, without repetition.
         """
 
     @abstractmethod

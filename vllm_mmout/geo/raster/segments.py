@@ -64,8 +64,8 @@ _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _W
 """Compressions whose segments are pictures with their own header. Decoders allocate memory for the size in that header,
 so it is checked first."""
 _ROOM = 2**22
-"""Number of pixel values that a compressed segment's own header may always state. A larger number must fit the segment
-size that the TIFF states."""
+"""Largest number of pixel values that the header of a compressed strip or tile may state regardless of the TIFF. A
+larger number is only accepted up to a multiple of the strip or tile size in the TIFF."""
 
 
 class UnknownStorageError(InputError):

@@ -76,7 +76,7 @@ _RunsAndBlocks: TypeAlias = "Sequence[tuple[Run, Block]]"
 
 
 class _Reader:
-    """Reader that yields windows in order, several per array, while its threads decode for the next arrays."""
+    """Reader of windows of an image. It yields arrays of several windows, while threads decode for the next arrays."""
 
     def __init__(self, segments: SegmentedImage, blocks: Blocks, bands: Sequence[int]) -> None:
         self._segments = segments
@@ -146,8 +146,6 @@ class _Reader:
 
     def _all_tasks(self) -> Iterator[_Task]:
         """Yield the decoding tasks in the order that windows need them. Some strips or tiles belong to several tasks.
-
-        A segment (strip or tile) that another block of windows needs much later (see `Blocks.ends`) is decoded again.
 
         If another block of windows needs a segment much later (see `Blocks.ends`), the segment is decoded again.
         """
@@ -288,9 +286,9 @@ _READERS: set[_Reader] = set()
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
-    """Return, for each plane, which bands of its segments are copied to which bands of the output array.
+    """Map each plane of the image to pairs of slices, which copy bands of a strip or tile to the output array.
 
-    Each item is the slice of bands in the output array, and the slice of bands in a segment (strip or tile).
+    A pair is the slice of bands in the output array, and the slice of bands in the strip or tile.
     """
     if planes > 1:
         return {band: [(slice(at, at + 1), slice(0, 1))] for at, band in enumerate(bands)}

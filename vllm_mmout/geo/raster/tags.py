@@ -51,7 +51,7 @@ class GeoTag:
 
     @classmethod
     def text(cls, code: int, text: str) -> GeoTag:
-        """Create a tag of text, terminated by a NUL."""
+        """Create the TIFF tag with number ``code`` and type ASCII, whose value is ``text`` followed by a NUL byte."""
         data = text.encode() + b"\0"
         return cls(code, ASCII, len(data), data)
 

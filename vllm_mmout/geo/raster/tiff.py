@@ -140,7 +140,7 @@ class _Mask:
     """True if the mask file has one mask for each band of the raster, False if one mask applies to all bands."""
 
     def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
-        """Return the mask bands, as indices from 0, of the raster's bands ``places`` without the alpha band.
+        """Return the indices (from 0) of the masks of the raster's bands ``places``, without the alpha band's mask.
 
         The result is [0] if all bands share one mask, or if only the alpha band is given.
         """
@@ -177,7 +177,7 @@ class _OpenTiff(OpenSegments):
 
 @contextmanager
 def _parsed_by_tifffile(file: SharedFile) -> Iterator[tifffile.TiffFile]:
-    """Yield a TIFF parsed by tifffile. Raise InputError if it is damaged. Errors of reading the file are unchanged."""
+    """Yield a TIFF parsed by tifffile. Raise InputError if it is damaged, or the file's own error if a read fails."""
     file.seek(0)
     try:
         with tifffile.TiffFile(cast("BinaryIO", file)) as tiff:

@@ -17,9 +17,10 @@ from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster, OpenView
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """Conversion of a band's stored numbers to ``number * scale + offset`` as floats, or ``number + shift``.
+    """Conversion of a band's stored numbers to measured values, by scale and offset or by an integer shift.
 
-    With the default values, the numbers stay as they are stored.
+    If scale or offset is set, the values are floats, ``number * scale + offset``. Otherwise ``shift`` is added to
+    integers. With the default values, the numbers stay as they are stored.
     """
 
     scale: float = 1.0
@@ -29,12 +30,12 @@ class Unpacking:
 
     @property
     def to_floats(self) -> bool:
-        """Whether the conversion gives floating-point numbers."""
+        """Whether the converted values of the band are floating-point numbers: True if scale or offset is applied."""
         return (self.scale, self.offset) != (1.0, 0.0)
 
     @classmethod
     def of(cls, packing: Packing, *, by_file: bool) -> Unpacking:
-        """Return the conversion for a band with the scale, offset and shift in ``packing``.
+        """Return the conversion of a band's stored numbers to measured values, as ``packing`` states it.
 
         It uses scale and offset if ``by_file`` is set or ``packing`` applies them by default, else the integer shift.
         """

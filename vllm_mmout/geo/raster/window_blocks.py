@@ -1,4 +1,7 @@
-"""Collect decoded pixels in blocks, which are arrays of several windows. Pixels arrive one strip or tile at a time."""
+"""Collect the decoded pixels of windows in blocks. A block is an array that holds several windows.
+
+The pixels arrive one strip or tile at a time.
+"""
 
 from __future__ import annotations
 
@@ -202,13 +205,14 @@ class Blocks:
         self._open: dict[int, Block] = {}
         edges = [(run.block_index, run.window.row, run.window.col) for run in self.runs]
         self._starts = np.array(edges, np.int64).reshape(-1, 3)
-        """First block index, pixel row and pixel column of each run of evenly spaced windows, int64 [runs, 3]."""
+        """Start of each run of evenly spaced windows, int64 [runs, 3]: its block index, first row and first column."""
         edges = [(run.block_index + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """End (exclusive) of block indices, rows and columns of each run of evenly spaced windows, int64 [runs, 3]."""
+        """End (exclusive) of each run of evenly spaced windows, int64 [runs, 3]: block index + 1, end row and end
+        column."""
         self.ends = self._all_ends()
-        """Index after the last block that is filled from the same decoded strips or tiles as block i, by i. Later
-        blocks decode them again."""
+        """List with an index for each block: the first later block that cannot share the block's decoded strips or
+        tiles, but decodes them again."""
 
     def __len__(self) -> int:
         return self._number
@@ -229,7 +233,10 @@ class Blocks:
         self._open.clear()
 
     def runs_in(self, area: Window, first_block: int, end_block: int) -> list[tuple[Run, Block]]:
-        """Return the runs of windows that overlap ``area``, each with its block, for a range of block indices."""
+        """Return each `Run` of windows that overlaps ``area``, together with its `Block`, the array that holds the run.
+
+        Only blocks with an index from ``first_block`` to ``end_block`` (exclusive) count.
+        """
         starts, stops = (first_block, area.row, area.col), (end_block, area.row + area.height, area.col + area.width)
         overlap = ((self._starts < stops) & (self._stops > starts)).all(axis=1)
         runs = [self.runs[at] for at in np.flatnonzero(overlap).tolist()]

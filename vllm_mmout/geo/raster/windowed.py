@@ -19,7 +19,7 @@ from vllm_mmout.geo.raster.window_blocks import Empty, Slots
 Arrays: TypeAlias = Generator[tuple[NDArray[Any], NDArray[np.bool_] | None], None, None]
 """Generator that yields (pixels [bands, height, width], mask [height, width] or None) for each window."""
 Tiles: TypeAlias = Generator[tuple[NDArray[Any], list[NDArray[np.bool_] | None]], None, None]
-"""Generator of (pixels [windows, bands, height, width], list with a mask [height, width] or None per window)."""
+"""Generator of pairs: pixels [windows, bands, height, width], and for each window a mask [height, width] or None."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -46,8 +46,8 @@ class OpenRaster(RasterFacts, ABC):
     images: int = 1
     """Number of images in the file that have the raster's size. Only the first image is read."""
     palette: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """Display colour of each pixel value of a single-band raster, uint8 [values, 3], or grey level, uint8 [values, 1],
-    if pixels have less than 8 bits or 0 is white. None if pixels are displayed as they are."""
+    """Displayed colour of each pixel value of a single-band raster: RGB, uint8 [values, 3], or grey, uint8 [values, 1].
+    Grey is for pixels without a palette, of less than 8 bits or with 0 as white. None if shown as they are."""
 
     interleaved: bool = False
     """True if the bands of a pixel are stored side by side, so that arrays with bands last are filled fastest."""
@@ -66,7 +66,7 @@ class OpenRaster(RasterFacts, ABC):
             )
 
     def told(self, **facts: Any) -> Self:
-        """Set the fields that the keyword arguments name, for example from sidecar files, and return this raster."""
+        """Set fields of this raster to the given keyword arguments, such as ``nodata=0``, and return this raster."""
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         return self
@@ -275,7 +275,7 @@ class OpenArray(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Empty array, since the pixels are in memory, and no strip or tile of a file is decoded."""
+        """Number of times that each strip or tile was decoded: an empty array, since the pixels are in memory."""
         return np.zeros(0, np.int64)
 
     def close(self) -> None:

@@ -170,7 +170,8 @@ class Axis:
     starts: tuple[int, ...]
     """First pixel of each tile on this axis."""
     intervals: tuple[slice, ...]
-    """Consecutive intervals of pixels that cover the axis. All pixels of an interval are covered by the same tiles."""
+    """Consecutive intervals of rows (or columns) that divide the result along this axis. All pixels of an interval are
+    covered by the same tiles."""
     spans: tuple[range, ...]
     """One range for each tile: the indices in ``intervals`` where the tile's blending weight is positive."""
     covers: tuple[int, ...]
@@ -180,7 +181,7 @@ class Axis:
 
     @classmethod
     def cut(cls, starts: Sequence[int], tile: int, size: int, blend: Blend) -> Axis:
-        """Divide an axis of ``size`` pixels wherever the set of the tiles that cover a pixel changes.
+        """Divide an axis of ``size`` pixels into intervals. All pixels of an interval are covered by the same tiles.
 
         ``starts`` has the first pixel of each tile. All tiles are ``tile`` pixels long.
         """

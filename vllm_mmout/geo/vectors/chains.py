@@ -13,7 +13,8 @@ class Chains:
     """Linked lists of array indices, some of them rings. `order` stores one list after the other."""
 
     order: NDArray[np.int32]
-    """Indices of all elements, sorted by list and, within each list, from its first element to its last."""
+    """Array indices of the elements of all linked lists, one list after the other, each from its first element to its
+    last."""
     starts: NDArray[np.int64]
     """Start of each list in `order`, the array with the elements of all lists. The last item is the number of elements.
     """

@@ -46,7 +46,7 @@ class WaitingCorners:
         self.close()
 
     def close(self) -> None:
-        """Drop all corners, and delete the temporary file."""
+        """Drop all stored polygon corners, and delete the temporary file that holds part of them, if any."""
         self._memory.clear()
         if self._file is not None:
             self._file.close()
@@ -67,7 +67,10 @@ class WaitingCorners:
         return address
 
     def take(self, address: int, count: int) -> NDArray[np.int32]:
-        """Remove ``count`` corners, from ``address`` on, from the store. Return them as int32 [count, 2]."""
+        """Remove ``count`` consecutive polygon corners from the store, and return them as int32 [count, 2].
+
+        ``address`` is the position of the first corner, counted in corners from the first that was ever stored.
+        """
         rows = np.empty((count, 2), np.int32)
         done = 0
         while done < count:

@@ -25,9 +25,11 @@ TOUCH is set if a region may touch itself at the corner, JUNCTION if three or fo
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners on borders that run east, with the region above: first the kinds that begin a line, then all."""
+"""Two groups of corner kinds, for borders that run east with their region above: the kinds that begin a horizontal
+line, and all kinds that such a line may contain."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners on borders that run west, with the region below: first the kinds that begin a line, then all."""
+"""Two groups of corner kinds, for borders that run west with their region below: the kinds that begin a horizontal
+line, and all kinds that such a line may contain."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
@@ -46,9 +48,9 @@ class Verticals:
     """
 
     upper: NDArray[np.int32]
-    """Upper end of each vertical border line: the index of the border piece in `LinkedElements` that it ends at."""
+    """Index, in `LinkedElements`, of the piece of border that adjoins the upper end of each vertical line."""
     lower: NDArray[np.int32]
-    """Lower end of each vertical border line: the index of the border piece in `LinkedElements` that it ends at."""
+    """Index, in `LinkedElements`, of the piece of border that adjoins the lower end of each vertical line."""
     key: NDArray[np.int64]
     """Sort key of each vertical line: column and upper row in a single integer."""
     top: NDArray[np.int32]
@@ -82,13 +84,15 @@ class LinkedElements:
     following: NDArray[np.int32]
     """Index of the border piece that follows each piece, or its own index if it continues below the traced rows."""
     ports_up: NDArray[np.int32]
-    """Column of each point where a region's border crosses the lower edge of the traced raster rows, going up."""
+    """Columns where a region's border, followed in its direction, goes up across the lower edge of the traced raster
+    rows."""
     ports_down: NDArray[np.int32]
-    """Column of each point where a region's border crosses the lower edge of the traced raster rows, going down."""
+    """Columns where a region's border, followed in its direction, goes down across the lower edge of the traced
+    rows."""
     left: Verticals
-    """Vertical lines along the left sides of regions."""
+    """Table of the vertical lines of region borders that have their region on the right."""
     right: Verticals
-    """Vertical lines along the right sides of regions."""
+    """Table of the vertical lines of region borders that have their region on the left."""
 
 
 def link(
@@ -182,9 +186,11 @@ def _kinds(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, *, junct
 
 
 def _flags(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
-    """Return flags of each pixel corner: TOUCH if a region may touch itself, JUNCTION if several borders meet.
+    """Return the bit flags of each pixel corner, `TOUCH` and `JUNCTION`, as an array of integers.
 
-    ``ends`` are the raster's upper and lower edge, as rows relative to the strip's first row.
+    TOUCH is set where two pixels of equal class meet only at the corner, so that their region may touch itself.
+    JUNCTION is set where at least three borders meet, and at the corners of the raster. ``ends`` are the raster's upper
+    and lower edge, as rows relative to the strip's first row.
     """
     nw, ne, sw, se = _quadrants(labels, at)
     meeting = np.sum(sides, axis=0)

@@ -24,9 +24,10 @@ class Polygons:
     classes: NDArray[np.int32]
     """Class of each polygon."""
     pixels: NDArray[np.int64]
-    """Number of pixels in each whole polygon. The batch may hold only some of its rings."""
+    """Number of pixels in each whole polygon, even if some of its rings are in another batch."""
     areas: NDArray[np.float64]
-    """Area of each whole polygon, as the sum of its pixels' areas. The batch may hold only some of its rings."""
+    """Area of each whole polygon, even if some of its rings are in another batch. It is the sum of its pixels'
+    areas."""
     rings: NDArray[np.int64]
     """Number of rings of each polygon in this batch."""
     counts: NDArray[np.int64]
@@ -41,7 +42,10 @@ class Polygons:
     """True if the last polygon has more rings in the next batch."""
 
     def facts(self) -> Iterator[tuple[int, int, float, int]]:
-        """Iterate over (class, number of pixels, area, number of rings in this batch) of each polygon."""
+        """Iterate over the polygons of this batch, as (class, number of pixels, area, number of rings).
+
+        Pixels and area are totals of the whole polygon. Rings in other batches are not counted.
+        """
         return zip(self.classes.tolist(), self.pixels.tolist(), self.areas.tolist(), self.rings.tolist(), strict=True)
 
 
@@ -63,9 +67,11 @@ class OpenBorders(_Columns):
     """Table of the polygon borders that are not closed yet, since they continue below the rows traced so far."""
 
     heads: NDArray[np.int32]
-    """Column of each border's beginning on the lower edge of the rows traced so far."""
+    """Column where the traced part of each border begins. The border goes up there, from rows that are not traced
+    yet."""
     tails: NDArray[np.int32]
-    """Column of each border's end on the lower edge of the rows traced so far."""
+    """Column where the traced part of each border ends. The border goes down there, into rows that are not traced
+    yet."""
     first: NDArray[np.intp]
     """Identifier of each border's first segment in `BorderSegments`, the store of border segments."""
     last: NDArray[np.intp]
@@ -93,8 +99,8 @@ class Rings(_Columns):
     region: NDArray[np.intp]
     """Index of the region that each ring belongs to."""
     address: NDArray[np.int64]
-    """Position of each ring's first corner in `WaitingCorners`, the store of corners. A negative value -1 - i means
-    that the corner is not stored yet. It then has index i in the array of new corners."""
+    """Position of each ring's first corner in the store `WaitingCorners`. For a ring whose corners are not stored yet,
+    -1 - i, where i is the index of its first corner in the array of new corners."""
     count: NDArray[np.int64]
     """Number of corners of each ring."""
     hole: NDArray[np.bool_]

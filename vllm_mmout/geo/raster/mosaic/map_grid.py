@@ -39,7 +39,7 @@ class PlacedRaster:
     """Name of the raster in messages."""
     georeference: Georeference | None
     size: tuple[int, int]
-    """Height and width, in pixels."""
+    """Height and width of the raster, in pixels."""
 
     def __post_init__(self) -> None:
         place = self.georeference
@@ -79,20 +79,23 @@ class MapGrid:
 
     georeference: Georeference
     size: tuple[int, int]
-    """Height and width, in pixels."""
+    """Height and width of the map, in pixels."""
 
     @classmethod
     def of(cls, raster: PlacedRaster) -> MapGrid:
-        """Return the pixel grid of a raster as the grid of a map, without ground control points and RPCs."""
+        """Create a map grid with the coordinate system, transform and size of a raster.
+
+        Ground control points and RPCs of the raster are dropped.
+        """
         place = raster.place
         plain = Georeference(crs=place.crs, transform=place.transform, pixel_is_point=place.pixel_is_point)
         return cls(plain, raster.size)
 
     @classmethod
     def of_system(cls, crs: str, resolution: float) -> MapGrid:
-        """Return an empty map grid in ``crs``, whose pixel edges are multiples of ``resolution``.
+        """Create a map grid in ``crs`` of 0 x 0 pixels. The edges of its pixels are multiples of ``resolution``.
 
-        `around` extends the grid to rasters.
+        `around` returns a grid of such pixels that covers given rasters.
         """
         return cls(Georeference(crs=crs, transform=(resolution, 0.0, 0.0, 0.0, -resolution, 0.0)), (0, 0))
 

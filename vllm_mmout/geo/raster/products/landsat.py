@@ -27,10 +27,11 @@ _RULES: Final = {
     "ST": ("LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE_{}_BAND_ST_B{}"),
     "": ("LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE_{}_BAND_{}"),
 }
-"""Maps the kind of a Landsat band file, such as "SR", to where the MTL metadata file states its scale and offset.
+"""Maps the kind of a Landsat band file, such as "SR", to the group of the MTL metadata file that states scale and
+offset, and to a pattern for the names of the entries in that group.
 
-A place is the name of a group, and a pattern for the names of its entries. The scale of level 1 reflectance does not
-include the correction for the sun's angle."""
+The kind "" is for files of level 1. Their scale and offset give reflectance without a correction for the sun's angle.
+"""
 
 
 def landsat_band(name: str, path: Path | None) -> ProductBand | None:

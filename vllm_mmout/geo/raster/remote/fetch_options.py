@@ -27,8 +27,8 @@ class FetchOptions:
     retries: int = 3
     """Number of retries after a temporary failure of a request."""
     limit: int = 4 * 2**30
-    """Largest number of bytes fetched at once. It limits pictures, and files on servers without support for byte
-    ranges."""
+    """Largest size, in bytes, of a file that is fetched whole, such as a picture, or any file on a server without
+    support for byte ranges. Other files are fetched in parts. A single read of them has the same limit."""
     backoff: float = 0.5
     """Seconds to wait before the first retry. The wait doubles with each further retry."""
     redirects: int = 5

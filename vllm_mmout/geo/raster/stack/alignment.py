@@ -28,16 +28,16 @@ _EXACT = 1e-5
 """Maximum distance, in pixels, between corresponding pixels of two rasters with the same grid. It is not 0, since files
 may store coordinates with few digits."""
 _MAX_DRIFT = 0.01
-"""Maximum drift between the rows (or columns) of two rasters that count as parallel, in pixels over the whole raster.
-"""
+"""Limit in pixels for treating two rasters as parallel. Rows and columns that together drift apart by more than this
+over the whole reference raster are not parallel."""
 _STEPS = 64
 """Number of straight pieces that approximate each edge of a window in another coordinate system."""
 _EDGE_MARGIN = 1
 """Margin, in pixels, added around a window that was computed in another coordinate system, since its curved edges are
 only approximated."""
 _SHARED_CRS = CRS.from_epsg(3857)
-"""Coordinate system passed to GDAL in place of the real one, if two rasters share it. All coordinates passed to GDAL
-are then pixel positions, which keep full precision."""
+"""Placeholder for the coordinate system, passed to GDAL if two rasters have the same coordinate system. All coordinates
+passed to GDAL are then pixel positions, which keep full precision."""
 _ORIGIN = 1000.0
 """Offset added to pixel positions that are passed to GDAL as coordinates. With an origin of (0, 0), rasterio would
 treat the transform as missing."""
@@ -61,8 +61,8 @@ class Alignment:
     """Matrix that converts pixels of the reference raster (whose grid is the target) to pixels of this raster. If the
     coordinate systems differ, the matrix is only exact at this raster's centre."""
     covers: bool = True
-    """Whether the raster covers all of the reference raster, with parallel rows. Up to one pixel may be missing on each
-    side."""
+    """Whether the raster has rows parallel to the reference raster's rows, and covers all of the reference raster. The
+    raster may be up to a pixel too small on each side."""
     box_converter: BoxSystem | None = None
     """Converter from bounding boxes in the reference raster's coordinate system to windows of this raster. None if the
     two rasters have the same coordinate system."""
@@ -75,11 +75,15 @@ class Alignment:
 
     @property
     def scale(self) -> tuple[float, float]:
-        """Height and width of a pixel of the reference raster (the target grid), measured in pixels of the raster."""
+        """Height and width of a pixel of the reference raster (the target grid), measured in pixels of this raster."""
         return float(np.hypot(*self.to_raster[:2, 1])), float(np.hypot(*self.to_raster[:2, 0]))
 
     def source(self, window: Window, *, bilinear: bool) -> Window | None:
-        """Return the window of this raster that fills ``window`` of the reference raster. None if they do not meet."""
+        """Return the window of this raster that holds the source pixels for a window of the reference raster.
+
+        Return None if this raster does not overlap ``window``, the window of the reference raster. ``bilinear`` adds
+        the neighbours that bilinear interpolation needs.
+        """
         reach = np.maximum(self.scale, 1.0) if bilinear else np.full(2, 0.5)
         if self.box_converter is None:
             middles = _corners(self.to_raster, window, margin=0.5)
@@ -100,9 +104,10 @@ class Alignment:
         return Window(*map(int, (*first, *(end - first)))) if (end > first).all() else None
 
     def nearest(self, source: Window, window: Window) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the raster's row and column nearest to each row and column of ``window`` in the reference raster.
+        """Return the indices of this raster's rows and columns that are nearest to the rows and columns of ``window``.
 
-        Requires ``covers``. The indices are relative to ``source``, and clipped to its last row and column.
+        ``window`` is a window of the reference raster. Requires ``covers``. The indices are relative to ``source``, a
+        window of this raster, and clipped to its last row and column.
         """
         rows = self.to_raster[1, 1] * (np.arange(window.height) + window.row + 0.5) + self.to_raster[1, 2]
         cols = self.to_raster[0, 0] * (np.arange(window.width) + window.col + 0.5) + self.to_raster[0, 2]
@@ -210,9 +215,10 @@ def _corners(matrix: _Matrix, window: Window, margin: float = 0.0) -> NDArray[np
 
 
 def _affine(matrix: _Matrix) -> RasterioAffine:
-    """Convert a matrix to rasterio's ``Affine``. Shift an origin at (0, 0) by a tiny part of a pixel.
+    """Convert a matrix to rasterio's ``Affine``, so that rasterio does not mistake it for a missing transform.
 
-    Without the shift, rasterio would take (1, 0, 0, 0, -1, 0) for a missing transform and flip the array.
+    An origin at (0, 0) is shifted by a tiny part of a pixel. Without the shift, rasterio would take (1, 0, 0, 0, -1, 0)
+    for a missing transform and flip the array.
     """
     a, b, c, d, e, f = map(float, matrix[:2].ravel())
     return RasterioAffine(a, b, c, d, e, f + 2 * _EXACT * (max(abs(c), abs(f)) < _EXACT))

@@ -29,8 +29,8 @@ class CloudCodes:
     bits: int = 0
     """Bit mask. A pixel with any of these bits set is cloud, cirrus or shadow."""
     fill: int | None = None
-    """Code that marks pixels without an observation, which are not clouds. Set only if the code contains some of
-    ``bits``."""
+    """Code of pixels without an observation. They do not count as clouds, although their code has some of ``bits`` set.
+    None if no code needs this exception."""
 
     def marked(self, codes: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the pixels whose codes mean cloud, cirrus or shadow, in the shape of ``codes``."""
@@ -103,7 +103,7 @@ class OpenWithoutClouds(OpenView):
         return self._raster.members_of(bands)
 
     def close(self) -> None:
-        """Close the raster and the bands of quality codes. May be called repeatedly."""
+        """Close the raster and the files that its quality codes are read from. May be called repeatedly."""
         with ExitStack() as rasters:
             for member, _ in self._clouds:
                 rasters.callback(member.raster.close)

@@ -29,7 +29,8 @@ _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 """Pixels [bands, height, width] of a window and their mask, bool [height, width], True if valid. None if all are valid.
 """
 FINER = 1 - 1e-6
-"""Rasters whose pixel areas have a ratio above this count as equally fine."""
+"""Factor for comparing pixel areas. A raster is finer than another only if its pixel area is less than this factor
+times the other's. A smaller difference counts as rounding."""
 _DATE = "TIFFTAG_DATETIME"
 DESCRIBED_BY: Final = "MMOUT_DESCRIBED_BY"
 """Metadata item with the URLs of the catalogue records that describe a raster, one per line."""
@@ -46,7 +47,7 @@ class Layer:
     place: int
     """Index of the band in the raster, from 0."""
     name: str | None = None
-    """Description of the band in the stack, or None."""
+    """Description of the band in the combined raster (`OpenStack`), or None."""
 
 
 class OpenStack(OpenRaster):
@@ -164,10 +165,11 @@ class Member:
         return math.ceil(height / rows), math.ceil(width / cols)
 
     def parts(self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None) -> Arrays:
-        """Yield the pixels and validity mask of the bands ``places`` for each window, resampled to the stack's grid.
+        """Yield, for each window, the pixels and validity mask of some bands, resampled to the stack's grid.
 
-        Nodata pixels are marked as invalid only if ``stack_nodata``, the nodata value of the stack, is None or the
-        pixels are interpolated. Otherwise they keep their value.
+        ``places`` are the indices of these bands in the raster, from 0. Nodata pixels are marked as invalid only if
+        ``stack_nodata``, the nodata value of the stack, is None or the pixels are interpolated. Otherwise they keep
+        their value.
         """
         smooth = self.resampling == "bilinear" and not self.alignment.exact
         sources = [self.alignment.source(window, bilinear=smooth) for window in windows]

@@ -94,9 +94,9 @@ def _systems_of_mapping(array: Node, mapping: Mapping[str, Any]) -> Iterator[tup
 
 
 def _agreed_crs(array: Node, systems: list[tuple[str, str]]) -> str | None:
-    """Return the coordinate system that all attributes in ``systems`` agree on, or None if the list is empty.
+    """Return the coordinate system that a Zarr array's attributes state, or raise InputError if they disagree.
 
-    ``systems`` holds the name and the value of each attribute. Raise InputError if they differ.
+    ``systems`` holds the name and the value of each attribute with a coordinate system. Return None if it is empty.
     """
     texts: list[tuple[str, str | None]] = []
     for said_by, stated in systems:

@@ -37,9 +37,10 @@ _ADDRESS = re.compile(r"\w+://\S+")
 
 @contextmanager
 def errors_of(place: FileAddress, kind: type[MMOutError] = InputError, *, verb: str = "read") -> Iterator[None]:
-    """Convert obstore's errors in the ``with`` block to an InputError if that is ``kind``, else to a BucketError.
+    """Convert obstore's errors in the ``with`` block to errors of this package whose messages name the file ``place``.
 
-    obstore's own error is not kept as the cause, since it may contain secrets. ``verb`` is "read", "write" or "list".
+    They become InputError if ``kind`` is InputError, else BucketError. obstore's own error is not kept as the cause,
+    since it may contain secrets. ``verb`` is "read", "write" or "list".
     """
     try:
         yield
