@@ -65,7 +65,7 @@ class Option:
 
     @property
     def longest(self) -> int:
-        """Maximum number of characters of a text."""
+        """Maximum number of characters of the option's value, if the value is a text."""
         return self.meta.max_length or int(self.extra.get("longest", _LONGEST))
 
     @cached_property
@@ -85,7 +85,7 @@ class Option:
         return any(get_origin(member) not in {tuple, dict} for member in _members(self.hint))
 
     def from_texts(self, texts: Mapping[str, Sequence[str]]) -> Any:
-        """Parse the option from the fields of an HTML form.
+        """Parse the value of this option from the fields of an HTML form.
 
         A list may be sent as ``name[]`` once for each value, as OpenAI's clients do, as ``name`` several times, or as
         one text with commas or in JSON; a table is sent as ``name[key]``. ``texts`` maps the suffix of the field's
@@ -140,7 +140,10 @@ class Option:
         return self._converted(value, strict=True)
 
     def checked(self, value: Any) -> Any:
-        """Return ``value``, spelt as the choice that it equals. Raise OptionError if it is invalid or out of bounds."""
+        """Return a value of the option if it is allowed. A choice is returned in its usual spelling.
+
+        Raise OptionError if the value is not among the choices or is out of bounds.
+        """
         if self.choices:
             value = self.extra.get("spelling", str)(value) if self.hint is str else value
             if value not in self.choices:

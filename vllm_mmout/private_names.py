@@ -13,15 +13,19 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Names of a module that are used here although they are not public API, and the reason."""
+    """Private names in a module of another package that this package uses, and the reason for their use."""
 
     module: str
     names: tuple[str, ...]
-    """Private names: objects of the module, submodules, or "Class.attribute". The attribute may be set in a method."""
+    """Private names that this package uses: objects or submodules of the module, or attributes, as "Class.attribute".
+    An attribute may be defined in the class, or be set on instances by a method."""
     why: str
 
     def faults(self) -> Iterator[str]:
-        """Yield a message for each name that does not exist in the installed package."""
+        """Yield a message for each private name that the installed version of the module does not have.
+
+        Yield a single message if the module cannot be imported.
+        """
         try:
             module = importlib.import_module(self.module)
         except ImportError as error:
@@ -79,7 +83,7 @@ def third_party_faults() -> list[str]:
 
 
 def faults(contacts: Iterable[Contact]) -> Iterator[str]:
-    """Yield a message for each private name in ``contacts`` that does not exist."""
+    """Yield a message for each private name in ``contacts`` that the installed version of its package lacks."""
     for contact in contacts:
         yield from contact.faults()
 

@@ -51,8 +51,8 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the entries that a call of `take` set in place of the ``config.json`` of ``model``.
+    """Return the translated entries that vLLM reads in place of the ``config.json`` of ``model``.
 
-    Return None if vLLM reads the ``config.json``, or if ``config_format`` names another parser.
+    Return None if vLLM reads the ``config.json`` itself, or if ``config_format`` names another parser.
     """
     return FolderConfigParser.recorded.get(model) if config_format == FORMAT else None

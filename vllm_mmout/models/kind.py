@@ -50,6 +50,9 @@ class ModelKind:
 
 
 def kind_of(model: type) -> ModelKind | None:
-    """Return the kind of a model class, or None if a model of this class needs a single forward pass."""
+    """Return the `ModelKind` of a model class that needs several forward passes, such as a diffusion model.
+
+    Return None for a model class that needs a single forward pass.
+    """
     kinds: tuple[ModelKind, ...] = tuple(extensions("kinds"))
     return next((kind for kind in kinds if all(callable(getattr(model, name, None)) for name in kind.methods)), None)

@@ -155,7 +155,7 @@ class ModelFamily(Protocol):
         """Return whether a model folder with this ``config.json`` can be served by this `ModelFamily`."""
 
     def completed(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return a ``config.json`` with the output processor and its options, which the model folder may leave out.
+        """Return a ``config.json`` to which the output processor and its options are added if they are missing.
 
         Raises OptionError if an entry is malformed.
         """

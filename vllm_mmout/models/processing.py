@@ -43,7 +43,7 @@ class _InputParser(MultiModalDataParser):
 
 
 class SinglePassInfo(BaseProcessingInfo):
-    """Properties of the model's inputs that vLLM asks for: the parser, the limits, the number of tokens."""
+    """Description of a model's inputs for vLLM: their parser, and the limits on their number and their tokens."""
 
     def get_data_parser(self) -> MultiModalDataParser:
         """Return a parser that leaves an input unchanged."""

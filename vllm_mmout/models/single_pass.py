@@ -262,7 +262,7 @@ class PerRequest(torch.Tensor):
 
     @staticmethod
     def of(parts: Sequence[RequestOutcome], device: torch.device) -> PerRequest:
-        """Create the tensor on ``device``. ``parts`` holds the output of ``forward``, or its error, per request."""
+        """Create a tensor on ``device`` that carries ``parts``, each request's output of ``forward`` or its error."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = [*parts]
         return wrapped

@@ -105,11 +105,10 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def taking(cls, raster: CountedRaster, area: PlacedArea | None = None) -> Self:
-        """Count the pixels of each class of a raster, and take ownership of it.
+        """Count the pixels of each class of a raster, which the caller must not use afterwards.
 
-        The caller must not use the raster afterwards. A `StoredRaster`, which has the georeference of its input
-        already, is closed. ``area`` is the area of interest of its scene, in which pixels are counted. A raster in
-        memory is kept until `placed`, which counts it again.
+        A `StoredRaster`, which has the georeference of its input already, is closed. ``area`` is the area of interest
+        of its scene, in which pixels are counted. A raster in memory is kept until `placed`, which counts it again.
         """
         if raster.in_place:
             areas = cls.of(raster, area)
@@ -120,7 +119,7 @@ class AreasOutput(StructuredOutput):
         return areas
 
     def placed(self, source: Source) -> Self:
-        """Return the class areas again, counting only pixels that are valid in the input ``source``.
+        """Return a copy of the class areas that only counts pixels that are valid in the input ``source``.
 
         They are also in square metres if the georeference of the input is known. If the request has an area of interest
         of several features, `features` are counted, too.
@@ -151,7 +150,7 @@ class AreasOutput(StructuredOutput):
         return colour_of_class(self._palette, number)
 
     def figure(self, *, title: str | None = None) -> Figure:
-        """Draw the areas of the classes that occur as bars, the largest first, as a matplotlib ``Figure``.
+        """Draw a bar chart of the areas of the classes in the raster, largest first, as a matplotlib ``Figure``.
 
         Needs ``pip install "vllm-mmout[figure]"``.
         """

@@ -157,7 +157,7 @@ def _drawable(text: str) -> str:
 
 
 def _pixels(edges: tuple[float, float, float, float], width: int, height: int) -> Rectangle:
-    """Return the pixels that ``edges`` cover, clipped to the picture. They are at least a single pixel."""
+    """Return the pixels of a box with these ``edges``, clipped to the picture, as a rectangle of 1 pixel or more."""
     left, top = min(max(math.floor(edges[0]), 0), width - 1), min(max(math.floor(edges[1]), 0), height - 1)
     right, bottom = min(math.ceil(edges[2]) - 1, width - 1), min(math.ceil(edges[3]) - 1, height - 1)
     return left, top, max(right, left), max(bottom, top)

@@ -45,7 +45,8 @@ _CHARACTERS_PER_INCH = 13
 _LINE_HEIGHT = 0.13
 """Height of a line of the footer in inches."""
 _MAX_ASSUMPTIONS = 5
-"""Maximum number of assumptions in a footer. The last line tells the number of the others."""
+"""Maximum number of sentences in a figure's footer about assumptions made for the raster. Further sentences are left
+out, and the last line tells their number."""
 _LARGE_AREA = 1e5
 """Area in square metres from which areas are shown in square kilometres."""
 

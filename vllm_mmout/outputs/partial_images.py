@@ -229,10 +229,10 @@ class GrowingImage(ImageOutput):
         self.georeference = georeference
 
     def geotiff(self) -> bytes | None:
-        """Return the preview as a GeoTIFF of red, green, blue and alpha. Its metadata has `FULL_WIDTH`.
+        """Return the preview as a GeoTIFF of red, green, blue and alpha.
 
-        Return None if the raster has no transform or no coordinate system. The file is not compressed, since a newer
-        file soon replaces it.
+        The metadata item `FULL_WIDTH` tells the width of the whole raster in pixels. Return None if the raster has no
+        transform or no coordinate system. The file is not compressed, since a newer file soon replaces it.
 
         Raises:
             InputError: the coordinate system cannot be written to a GeoTIFF.
@@ -253,10 +253,10 @@ class GrowingImage(ImageOutput):
 
 
 def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """Return, along one axis, which preview pixels show a part of the raster, and which raster pixels they show.
+    """Find, along one axis, the preview pixels that show a range of raster pixels, and the raster pixels they show.
 
-    Each preview pixel shows a single raster pixel, whose index is in ``middles``. The part has ``length`` raster pixels
-    from index ``start`` on, from which the raster pixels in the result are counted.
+    The raster pixels are counted from ``start``, the index of the first pixel in the range. The range has ``length``
+    raster pixels. Each preview pixel shows a single raster pixel, whose index is in ``middles``.
     """
     first, last = np.searchsorted(middles, (start, start + length)).tolist()
     return slice(first, last), slice(None) if last - first == length else middles[first:last] - start

@@ -188,7 +188,7 @@ class _PreviewAxis:
         return cls(edges[:-1], edges[1:])
 
     def groups(self, block: int) -> list[slice]:
-        """Divide the pixels of a preview's axis into slices that each cover about ``block`` raster pixels.
+        """Group the preview pixels along this axis into slices that each cover about ``block`` raster pixels.
 
         The raster is divided into blocks, and a preview pixel belongs to the first block that it covers.
         """

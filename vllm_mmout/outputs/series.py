@@ -49,7 +49,10 @@ class RasterSeries(Savable):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Metadata items whose values are equal in all rasters. The lines of items "MMOUT_..." are joined."""
+        """Metadata items that have equal values in all rasters, and the items of this package, named "MMOUT_...".
+
+        An item "MMOUT_..." holds the lines that the item has in any of the rasters, each line once.
+        """
         each = [raster.metadata for raster in self.rasters.values()]
         items = {name: text for name, text in each[0].items() if all(other.get(name) == text for other in each)}
         for name in dict.fromkeys(name for metadata in each for name in metadata if name.startswith(_ITEM_PREFIX)):

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SourceHolder:
-    """Holder of the description of a result's input. All holders are equal, so that results compare by their fields."""
+    """Wrapper of the description of a result's input. All wrappers are equal, whatever input they describe.
+
+    Two results are therefore equal if their fields are equal.
+    """
 
     source: Source | None = field(default=None, compare=False, repr=False)
 

@@ -36,14 +36,14 @@ class ClassRow(Protocol):
 
 
 class NodataRow(Protocol):
-    """Interface of the area without a class, such as `vllm_mmout.outputs.NodataArea`."""
+    """Interface of a table row that states the area of the nodata pixels, such as `vllm_mmout.outputs.NodataArea`."""
 
     pixels: int
     area_m2: float | None
 
 
 class AreaTable(Protocol):
-    """Interface of the areas inside a feature, such as `vllm_mmout.outputs.FeatureAreas`."""
+    """Interface of a table of the area of each class inside a feature, such as `vllm_mmout.outputs.FeatureAreas`."""
 
     @property
     def classes(self) -> Sequence[ClassRow]:

@@ -169,7 +169,10 @@ class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=
 
     @property
     def of_run(self) -> OutputParams:
-        """Options for running the model. If several kinds of output are requested, the default kind is used."""
+        """Options that the model is run with. A request for several kinds of output becomes one for the default kind.
+
+        The other kinds are converted from the output of the default kind.
+        """
         return msgspec.structs.replace(self, output=None) if isinstance(self.output, tuple) else self
 
     def of_part(self, **changes: Any) -> OutputParams:

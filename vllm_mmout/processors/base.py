@@ -37,8 +37,8 @@ class OutputProcessor:
     of output."""
 
     products: ClassVar[tuple[str, ...]] = ()
-    """Kinds of output that one request may ask for together: the default kind, and the kinds that the method `product`
-    converts it to. Empty if a request may ask for one kind only."""
+    """Kinds of output that one request may ask for together, the default kind first. The method `product` converts an
+    output of the default kind to the other kinds. Empty if a request may ask for one kind only."""
 
     binding: ClassVar[str] = ""
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By

@@ -142,9 +142,10 @@ class Canvas:
 
 
 def _blocks_along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield the blocks of ``side`` pixels that ``length`` pixels from ``start`` overlap, along one axis.
+    """Yield the blocks along one axis that overlap a range of pixels. Each block has ``side`` pixels.
 
-    Each item is (index of the block, slice within the block, slice within the ``length`` pixels).
+    The range has ``length`` pixels, from the index ``start`` on. Each item is (index of the block, slice within the
+    block, slice within the range).
     """
     for block in range(start // side, (start + length - 1) // side + 1):
         first, last = max(start, block * side), min(start + length, (block + 1) * side)

@@ -122,7 +122,7 @@ class EmbeddingGridProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create an instance. Options for tokens that are not set default to the values in ``config.json``."""
+        """Create an instance. The options ``patch_size``, ``prefix_tokens``, ``token_dates`` default to config.json."""
         names = ("patch_size", "prefix_tokens", "token_dates")
         known = {name: config[name] for name in names if config.get(name) is not None}
         return cls(**{**known, **options})
@@ -229,7 +229,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return halved(vectors) if self._dtype == "float16" else vectors
 
     def _pixel_steps(self, vectors: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
-        """Round each pixel's vector to int8 steps of its scale. Append the exponents of all scales as a band."""
+        """Quantize each pixel's vector with a separate scale. Append the exponents of the scales as a last band."""
         import torch
 
         largest = vectors.masked_fill(invalid, 0).abs().amax(dim=0)
@@ -244,7 +244,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return torch.cat([steps, exponent.unsqueeze(0)])
 
     def _band_steps(self, vectors: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
-        """Round each band of ``vectors`` [dim, rows, columns] to steps of its scale in the option ``scale``."""
+        """Divide each band of ``vectors`` [dim, rows, columns] by the option ``scale``, and round to integers."""
         import torch
 
         scale = torch.tensor(self._scale, dtype=torch.float32, device=vectors.device).reshape(-1, 1, 1)

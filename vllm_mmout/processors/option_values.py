@@ -61,7 +61,11 @@ class Labels:
             )
 
     def or_those_of(self, config: Mapping[str, Any]) -> Labels:
-        """Return this object if ``class_names`` was set, else labels with the names in ``id2label`` of config.json."""
+        """Return these labels if the option ``class_names`` is set, else labels with the names in ``config.json``.
+
+        ``config`` is the model's config.json, whose entry ``id2label`` maps class ids to names. If the entry is
+        missing, return these labels.
+        """
         table = config.get("id2label")
         if self.names is not None or table is None:
             return self

@@ -45,7 +45,10 @@ class Parts(Iterator[Part]):
         return next(part for part in self._parts if part.output is not None)
 
     def blocks(self) -> Iterator[Sequence[Part]]:
-        """Return an iterator over lists of parts that arrived together. Parts without valid pixels are included."""
+        """Return an iterator over the decoded tiles in groups. The tiles of a group were decoded together.
+
+        Tiles without valid pixels are included.
+        """
         parts: Any = self._parts
         return parts.blocks() if hasattr(parts, "blocks") else ([part] for part in parts)
 

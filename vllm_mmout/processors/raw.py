@@ -39,9 +39,9 @@ def named(raw: Raw) -> dict[str, torch.Tensor]:
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Apply ``call`` to tensors, or, if dicts of tensors are given, to the tensors of each key.
+    """Call ``call`` with the tensors ``alike``. If ``alike`` are dicts of tensors, call it once for each key.
 
-    All arguments must be tensors, or dicts with the same keys.
+    The dicts must have the same keys. Return a tensor, or a dict of tensors by key.
     """
     first = alike[0]
     if isinstance(first, dict):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.parts import Parts
 
 _CONTAINED = 0.5
-"""Maximum fraction of a box at its tile's edge that a box of another tile may cover. If more is covered, the box at the
-edge is dropped as a duplicate."""
+"""Fraction of a box's area. A box that the edge of its tile may cut off is dropped as a duplicate if a box of another
+tile covers more than this fraction of it."""
 _MARGIN = 0.05
 """Fraction of a box's side. A box that is closer than this, or than 1 pixel, to an edge of its tile counts as cut off
 there."""

@@ -138,7 +138,7 @@ class SegmentationProcessor(OutputProcessor):
         return probabilities if sent == "probabilities" else probabilities.amax(dim=1)
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
-        """Build the output of one request from the tensor that `reduce` returned. The output of a tile is a raster.
+        """Build the requested output of an input, or the raster of a tile, from the tensor that `reduce` returned.
 
         The output has no georeference yet.
         """
@@ -159,7 +159,7 @@ class SegmentationProcessor(OutputProcessor):
         )
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
-        """Build the rasters of several tiles at once. Return None if a subclass has its own ``decode`` to call."""
+        """Build the rasters of several tiles at once. Return None to have a subclass's ``decode`` called instead."""
         return decoded_tiles(self, raw, params) if has_method(self, SegmentationProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
@@ -171,7 +171,7 @@ class SegmentationProcessor(OutputProcessor):
         return as_vectors(parts.mosaic(params, finish), output, params, parts.source.area)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for computing one scene of a mosaic: as probabilities if ``mosaic`` is "confident"."""
+        """Return the options for one scene of a mosaic. They ask for probabilities if ``mosaic`` is "confident"."""
         output = asked_output(self, self.name, params)
         if params.mosaic == "confident":
             return msgspec.structs.replace(params, output="probabilities")

@@ -15,11 +15,12 @@ InputMapperFactory: TypeAlias = Callable[[Mapping[str, Any]], Any]
 keyword arguments of the model's ``forward``."""
 
 MapperFunction: TypeAlias = Callable[[Any, Any], Any]
-"""Function that takes ``(context, data)`` and returns keyword arguments of the model's ``forward``, as in early
-releases of vLLM."""
+"""Input mapper of the form that early releases of vLLM used. It is a function of ``(context, data)`` that returns
+keyword arguments of the model's ``forward``."""
 
 IMAGE: Final = "image"
-"""vLLM's name for inputs other than text, sound and video. Single-pass models have inputs of this kind only."""
+"""vLLM's name for the kind of inputs that are pictures. Single-pass models get all their inputs, such as rasters, under
+this name."""
 
 REGISTERED = "_input_registrations"
 """Name of the model class attribute that holds the arguments of this registry's decorators."""

@@ -28,7 +28,8 @@ class EngineFunctions:
     create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
     """Function behind `OutputRegistry.create_output_processor`. It creates the output processor of a model."""
     output_router: Callable[[VllmConfig, bool], Callable[..., Any] | None]
-    """Function behind `OutputRegistry.output_router`. It returns what creates an engine's output processor, or None."""
+    """Function behind `OutputRegistry.output_router`. It returns a function that creates an engine's output processor,
+    or None to use vLLM's own output processor."""
 
 
 class OutputRegistry:
@@ -47,7 +48,10 @@ class OutputRegistry:
 
     @classmethod
     def connect(cls, engine: EngineFunctions) -> None:
-        """Store the engine functions that all registries call. vLLM calls this when it loads this package's plugin."""
+        """Store the functions of `vllm_mmout.engine` that create output processors, for use by all registries.
+
+        This package's plugin calls this when vLLM loads it.
+        """
         cls._engine = engine
 
     def register_output_processor(

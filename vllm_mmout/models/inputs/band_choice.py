@@ -160,9 +160,10 @@ class BandChoice:
         return places
 
     def _of_one_sensor(self, bands: BandList, same_named: Sequence[Sequence[int]]) -> bool:
-        """Return whether the bands ``same_named``, whose names equal the model's, can come from the model's sensor.
+        """Return whether input bands that have the names of the model's bands can come from the model's sensor.
 
-        Equal names are not enough: B5 of Landsat is not B5 of Sentinel-2.
+        Equal names are not enough: B5 of Landsat is not B5 of Sentinel-2. For each band of the model, ``same_named``
+        holds the indices of the input's bands with its name. Bands of an unknown sensor are accepted.
         """
         own = set(possible_sensors(self.wanted))
         file_sensors = {bands.bands[place].sensor for places in same_named for place in places} - {None, OTHER_SENSOR}

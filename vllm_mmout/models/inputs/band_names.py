@@ -22,7 +22,8 @@ class InputBand:
     sensor: str | None = None
     """Name of the sensor that took the file's image, as `vllm_mmout.geo.sensor_of` returns it."""
     colour: str | None = None
-    """Colour interpretation of the band in the file. It is used only if the band's names are meaningless."""
+    """Colour of the band, such as "red", by the file's colour interpretation. It identifies the band only if the band's
+    names, such as "Band 1", do not describe it."""
     source: Any = None
     """File that holds the band: an open file, or a path or description of a file to open when the band is chosen."""
     place: int = 0
@@ -44,7 +45,8 @@ class _BandMeaning:
     keys: frozenset[str]
     """Names of the band, normalized by `band_key` so that different spellings of a name are equal."""
     by_colour: bool = False
-    """True if the band's meaning comes from its colour interpretation in the file, since its names have none."""
+    """True if the band is known only by its colour interpretation in the file, such as red, because its names, such as
+    "Band 1", do not describe it."""
 
     def fits(self, other: _BandMeaning) -> bool:
         """Return whether this band and ``other`` share a common name such as "red", and so can be the same band.
@@ -67,9 +69,9 @@ class NameMeanings:
     sensors: tuple[str, str]
     """Assumed sensor of the model's bands, and assumed sensor of the input's bands. "" is an unknown sensor."""
     model_bands: tuple[_BandMeaning, ...]
-    """Possible meanings of each band that the model takes, in the model's order."""
+    """Possible meanings, such as red or narrow NIR, of each band that the model takes, in the model's order."""
     input_bands: tuple[_BandMeaning, ...]
-    """Possible meanings of each band of the input, in the input's order."""
+    """Possible meanings, such as red or narrow NIR, of each band of the input, in the input's order."""
 
     def match_names(self, dates: int) -> list[int] | None:
         """Return the input's bands (as indices) that match the model's bands by name, ordered by date, then by band.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Affine, OpenRaster
 
 _DATE_ITEM: Final = "ACQUISITIONDATETIME"
-"""Key of the metadata item that gets the acquisition date from the catalogue if the file states no date."""
+"""Key of the metadata item to which the catalogue's acquisition date is written if the file states no date."""
 _CORNER_TOLERANCE: Final = 0.01
 """Tolerance, in pixels, when the corners of a raster in its file and in its catalogue are compared."""
 _NUMBER_TOLERANCE: Final = 1e-6
@@ -31,9 +31,9 @@ class Opener(Protocol):
         """Open a document of a catalogue, such as a STAC item, at a path or an address. The caller closes it."""
 
     def file(self, address: str) -> Any:
-        """Return an object for opening the file at ``address``: a path, an address or an open file.
+        """Return the file at ``address`` in a form that can be opened: as its path, its address, or an open file.
 
-        Closing the raster that is opened from this object closes the file.
+        Closing the raster that is opened from the returned object closes the file.
         """
 
 
@@ -111,7 +111,7 @@ class CataloguedFile:
         )
 
     def _checked_bands(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
-        """Return the bands that the catalogue states. Raise InputError if the file has another number besides alpha."""
+        """Return the catalogue's bands. Raise InputError if the file has more or fewer, apart from an alpha band."""
         count = len(self.bands)
         if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
             return self.bands
@@ -187,7 +187,7 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Complete the scale and offset of each band from the catalogue. Return an empty tuple if nothing is added."""
+        """Return each band's scale and offset, from the catalogue if the file lacks them, or () if nothing is added."""
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):

@@ -55,7 +55,10 @@ def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfD
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Bands of one date of an input, and this date as the metadata, the names and the TIFF tag state it."""
+    """Bands of one date of an input, and the date itself.
+
+    The dates in the metadata, in the names, and in a TIFF tag are separate attributes, because they may differ.
+    """
 
     layers: list[Layer]
     name: str
@@ -66,7 +69,8 @@ class Frame:
     rough_date: date | None
     """Date in the metadata or in a name, where "2024-06" counts as the first day of June. None if unknown."""
     tiff_date: date | None
-    """Date in the tag TIFFTAG_DATETIME, on which the file may have been written. None if it is not set."""
+    """Date in the TIFF tag TIFFTAG_DATETIME, or None if the tag is missing. It may be the acquisition date, or the date
+    on which the file was written."""
 
     @classmethod
     def of(cls, data: Any, layers: list[Layer]) -> Frame:

@@ -237,10 +237,10 @@ class RasterMapper:
         return side, side
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the (height, width) of the tiles for an input of ``size``, and "shift" or "pad" for those at edges.
+        """Return the (height, width) of an input's tiles, and whether to "shift" or "pad" tiles that extend beyond it.
 
-        "shift" moves a tile that extends over an edge into the input, and "pad" fills it up by reflection. An input
-        that fits except for ``multiple_of`` gets a single tile of the next larger sides that fit.
+        "shift" moves such a tile into the input, and "pad" fills it up by reflection. An input that fits except for
+        ``multiple_of`` gets a single tile of the next larger sides that fit.
         """
         height, width = self.tile_sides(params.tile)
         if self.multiple_of == 1:

@@ -38,9 +38,10 @@ class ExpandedPrompt:
 
 
 class PictureInputs:
-    """Wrapper of the functions that a generating model registers for the pictures in its prompts.
+    """Wrapper that calls the functions a model registers for pictures in prompts, and checks their results.
 
-    It raises an error if a function returns a result of the wrong form.
+    The model generates tokens. Its functions insert placeholder tokens for pictures into a prompt, and convert pictures
+    to tensors. The wrapper raises an error if a function returns a result of the wrong form.
     """
 
     def __init__(self, model: type, context: InputContext) -> None:
@@ -153,7 +154,7 @@ class PictureInputs:
         return after, kept, stated
 
     def tensors(self, picture: Any) -> dict[str, torch.Tensor]:
-        """Convert one picture to the keyword arguments of ``embed_multimodal``, without the axis of pictures.
+        """Convert one picture to tensors without a batch axis, as keyword arguments of ``embed_multimodal``.
 
         Raises:
             InputError: the mapper raised, or returned anything but tensors of one picture.

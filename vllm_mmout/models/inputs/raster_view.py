@@ -71,9 +71,9 @@ class PlanesMapper(Protocol):
         """Return the (height, width) of a large input's tiles. ``asked`` is the tile size in the request, or None."""
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the (height, width) of an input's tiles, and "shift" or "pad" for tiles beyond its edges.
+        """Return the (height, width) of an input's tiles, and whether to "shift" or "pad" tiles that extend beyond it.
 
-        "shift" moves a tile that extends over an edge into the input, and "pad" fills it up by reflection.
+        "shift" moves such a tile into the input, and "pad" fills it up by reflection.
         """
 
     def whole(self, view: RasterView) -> MappedInput:
@@ -175,7 +175,7 @@ class RasterView:
         return self.raster.dtype.itemsize if self.raster.dtype.name in DTYPES and not self._scales else 4
 
     def read(self) -> Pixels:
-        """Read all pixels of the part of the raster that is used."""
+        """Read all pixels of the part of the raster that the request selects by ``window``, ``bbox`` or ``aoi``."""
         watch = FILES.get()
         with nullcontext() if watch is None else watch.running():
             (pixels,) = self.windows([Window(0, 0, *self.size)])
@@ -219,7 +219,7 @@ class RasterView:
         return array, [self._inside(mask, window) for mask, window in zip(valid, windows, strict=True)]
 
     def in_input(self, window: Window) -> Window:
-        """Convert a window that is relative to `window`, the part in use, to a window of the whole raster."""
+        """Convert ``window`` from pixels of the part that the request uses to pixels of the whole raster."""
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:

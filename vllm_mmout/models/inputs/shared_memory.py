@@ -37,8 +37,8 @@ _NAME = "mmout-tiles"
 _ALIGNMENT = 4096
 _TOKEN_BYTES = 5
 _HEADER_BYTES: Final = 4096
-"""Size of the header in bytes: the token, and then a byte for each engine, which is 1 if its worker has mapped the
-memory."""
+"""Size in bytes of the header of the shared memory. The header holds a random number that identifies the memory, and a
+byte for each engine, which is 1 if the engine's worker has mapped the memory."""
 
 
 class Address(NamedTuple):
@@ -47,9 +47,10 @@ class Address(NamedTuple):
     pid: int
     """Id of the frontend's process."""
     fd: int
-    """Number of the memory's file descriptor in that process."""
+    """File descriptor of the shared memory in the frontend's process."""
     token: int
-    """Random number at the start of the memory. A worker that does not find it there has the wrong memory."""
+    """Random number at the start of the shared memory. A worker that reads another number there has opened the wrong
+    memory."""
 
 
 class SharedMemory:
@@ -73,7 +74,8 @@ class SharedMemory:
         self._free = [(_HEADER_BYTES, size)]
         """Sorted (start, end) byte ranges that are not used."""
         self._returned: deque[tuple[int, int]] = deque()
-        """Byte ranges of collected arrays that are not in ``_free`` yet, because the lock may be held meanwhile."""
+        """Byte ranges of deleted arrays that must still be added to ``_free``. They wait here, because an array may be
+        deleted while ``_free`` is locked."""
         self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
 
     @classmethod
@@ -95,7 +97,7 @@ class SharedMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Number of bytes that are not used."""
+        """Number of bytes of the shared memory that no array uses."""
         with self._lock:
             self._take_back()
             return sum(end - start for start, end in self._free)
@@ -109,7 +111,11 @@ class SharedMemory:
         return np.empty(shape, dtype) if part is None else part.view(dtype).reshape(shape)
 
     def moved(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return tensors by keyword, copied into this memory if they are outside, as far as `empty` would use it."""
+        """Copy tensors into this shared memory where possible, and return all tensors by keyword.
+
+        A tensor is returned unchanged if it is in this memory already, if the memory has no room for it, or if no
+        worker has mapped the memory.
+        """
         import torch
 
         moved = dict(tensors)
@@ -143,7 +149,7 @@ class SharedMemory:
         return None
 
     def _take_back(self) -> None:
-        """Add the byte ranges of collected arrays to the free ranges, and merge neighbours."""
+        """Add the byte ranges of deleted arrays to the free ranges, and merge adjacent ranges."""
         while self._returned:
             start, end = self._returned.popleft()
             place = bisect(self._free, (start, end))

@@ -18,7 +18,10 @@ Sentence: TypeAlias = "Callable[[Packing, Sequence[Layer], OutputParams], str | 
 
 
 def numbers_of(params: OutputParams) -> tuple[Numbers, Numbers]:
-    """Return the scale and the offset of a request. A value that is not given as a number is None."""
+    """Return the numbers in the request's options ``scale`` and ``offset``.
+
+    A number is None if the option is not set, or if ``scale`` is a word such as "file".
+    """
     scale = params.scale
     return None if isinstance(scale, str) else scale, params.offset
 

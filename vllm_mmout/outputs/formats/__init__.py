@@ -37,10 +37,10 @@ class Format:
     media_type: str
     """Media type in HTTP headers, such as "image/png"."""
     writers: Mapping[str, str]
-    """Function that writes each kind of output, such as "raster", as "module:function" of this package.
+    """Maps kinds of output, such as "raster", to the function that writes them, as "module:function" of this package.
 
-    It is called with the output, the target (an open file or a path), this `Format`, and the options as keyword
-    arguments."""
+    The function is called with the output, the target (an open file or a path), this `Format`, and the options as
+    keyword arguments."""
     options: tuple[str, ...] = ()
     """Names of the options that ``save`` and ``to_bytes`` accept for the format."""
     aliases: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ SENT = {name: form for name, form in FORMATS.items() if not form.sound}
 
 
 def formats_of(*kinds: str, first: str = "") -> dict[str, str]:
-    """Return the file formats, as suffix -> name, that can store one of the given kinds of output, such as "raster".
+    """Return the file formats that can store any of the ``kinds`` of output, such as "raster", as suffix -> name.
 
     The format ``first`` comes first.
     """

@@ -34,7 +34,7 @@ _POLYGON = struct.Struct("<BII")
 _VERTEX_BYTES = 16
 """Number of bytes of a vertex in WKB."""
 _MAX_BYTES = 2**31 - 1
-"""Maximum number of bytes of geometry in a record batch, since Arrow stores their offsets as int32."""
+"""Maximum number of bytes of geometry in a record batch. Arrow stores the byte offset of each geometry as int32."""
 
 
 class ArrowPolygons:

@@ -61,7 +61,7 @@ class RasterContent(Protocol):
 
 
 class ClassesContent(Protocol):
-    """Output of polygons that are traced from a class raster."""
+    """Output that holds polygons, and the class raster from which they are traced."""
 
     @property
     def classes(self) -> Encodable:

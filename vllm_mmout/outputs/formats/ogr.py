@@ -43,7 +43,8 @@ _WORLD = 2 * math.pi * 6378137.0
 _UNITS = 4096
 """Extent of a vector tile: coordinates in the tile are integers from 0 to this number."""
 _UNITS_PER_PIXEL = 8
-"""Minimum side length of a raster pixel at the largest zoom, in units of a tile's integer coordinates."""
+"""Minimum side length of a raster pixel in a vector tile of the largest zoom. The unit is the integer step of the
+tile's coordinates."""
 _TILE_LIMITS = {"MAX_FEATURES": 300_000, "MAX_SIZE": 8_000_000}
 """GDAL's limits for a vector tile: number of polygons and bytes. GDAL drops polygons beyond them. A tile of the largest
 zoom stays below the first limit, since it has at most 532 x 532 pixels."""

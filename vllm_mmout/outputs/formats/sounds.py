@@ -20,7 +20,8 @@ MOST_CHANNELS = 1024
 _BLOCK = 1 << 14
 """Number of frames per write. libvorbis copies all frames of a write to the stack (xiph/vorbis issue 99)."""
 _BITS = {"PCM_16": 16, "PCM_24": 24}
-"""Maps integer subtypes to bits per sample. All other subtypes are written from float32."""
+"""Maps the encodings of sound samples as integers, by libsndfile's name, to bits per sample. Samples in all other
+encodings are written from float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class _Limits:
     subtypes: tuple[str, ...]
     """libsndfile's names of the sample encodings that the format supports, the default first."""
     channels: int
-    """Maximum number of channels."""
+    """Maximum number of sound channels that the format supports."""
     rates: Sequence[int]
     """Supported sample rates in Hz."""
 
