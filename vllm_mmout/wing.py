@@ -78,12 +78,12 @@ class Wing:
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""
-    """Import path of a module that becomes an attribute of ``vllm_mmout``, under the name of the extension package."""
+    """Import path of a module that users reach as ``vllm_mmout.NAME``, where NAME is the extension package's name."""
     routes: str = ""
     """Import path of a `serving.extension.ServerExtension`, which adds routes to the server of ``vllm-mmout serve``."""
     results: str = ""
-    """Import path of a `serving.result_addresses.ResultAddress`, the URL path of the results that the extension package
-    serves. Other extension packages serve map tiles and STAC items of these results below this path."""
+    """Import path of the `serving.result_addresses.ResultAddress` object that has the URL path of this package's
+    results. Other extension packages serve map tiles and STAC items of the results below that URL path."""
 
     def load(self, point: str, key: str = "") -> Any:
         """Import and return the object that the field ``point`` names, or None if the field is empty.
@@ -130,7 +130,7 @@ def extensions(point: str, key: str = "") -> Iterator[Any]:
 
 @cache
 def all_extensions(point: str) -> tuple[Any, ...]:
-    """Return the objects that `extensions` yields for a field of `Wing`. Later calls return the same tuple."""
+    """Return the objects that extension packages name in the field ``point`` of their `Wing`. The tuple is cached."""
     return tuple(extensions(point))
 
 

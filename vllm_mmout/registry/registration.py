@@ -100,9 +100,9 @@ def with_added(table: Mapping[str, Registration], new: Registration, owner: str)
 
 
 def import_processor(path: str) -> type[OutputProcessor]:
-    """Return the class of an output processor by its path "pkg.mod:Class" or its name with a prefix.
+    """Return the class of an output processor, given its path "pkg.mod:Class" or a name such as "io_plugin:NAME".
 
-    A name with the prefix of an extension package, such as "io_plugin:", is looked up by that package.
+    A prefix such as "io_plugin:" belongs to an extension package, which then looks the name up.
     """
     for wing in wings():
         for prefix in wing.processor_families:
@@ -116,7 +116,10 @@ def import_processor(path: str) -> type[OutputProcessor]:
 
 
 def is_target(text: str) -> bool:
-    """Return whether ``text`` is a path "pkg.mod:Class" or a name with a prefix, rather than a registered name."""
+    """Return whether ``text`` is a processor's path "pkg.mod:Class", or a name such as "io_plugin:NAME".
+
+    Other names, such as "segmentation", are looked up among the registered output processors.
+    """
     return is_of_family(text) or is_path(text)
 
 

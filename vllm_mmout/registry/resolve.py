@@ -238,8 +238,8 @@ class AcceptedOptions:
 
     names: tuple[str, ...]
     required: tuple[str, ...]
-    """Arguments without a default. Empty if the processor overrides ``from_config``, which may take the values from
-    the model's config."""
+    """Names of the output processor's constructor arguments that lack a default. Empty if its class overrides
+    ``from_config``, because that method may take the values from the model's config."""
     anything: bool
 
     def takes(self, option: str) -> bool:

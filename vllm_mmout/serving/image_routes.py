@@ -131,7 +131,11 @@ async def answered(
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
-    """Return the server's service if it is a ``kind``, and count the request as running until ``held`` is closed."""
+    """Return the service of the class ``kind``, or raise ApiError. Count the request as running until ``held`` closes.
+
+    The ApiError has the status 400 if the service has another class, and 429 if too many requests are running. The rest
+    of the request's body is discarded before the error is raised.
+    """
     try:
         service = service_of(request, kind)
         take_place(request, held)

@@ -22,7 +22,7 @@ class DescribedModels(OpenAIServingModels):
     """vLLM's list of the served models, with a field ``mmout`` in the entries of base models."""
 
     mmout_info: dict[str, Any]
-    """Description of the base model, as plain data."""
+    """Description of the base model's inputs, results and options, as dicts and lists that JSON can represent."""
 
     async def show_available_models(self) -> Any:
         """Return vLLM's list of the served models, with the description of the base model."""
@@ -34,7 +34,10 @@ class DescribedModels(OpenAIServingModels):
 
 
 def describe_models(models: Any, binding: EngineBinding, model_config: ModelConfig) -> None:
-    """Add the model's description to ``/v1/models``. If an output processor raises, log the error instead."""
+    """Add the model's description to ``/v1/models``. If the description cannot be made, only log the error.
+
+    The description calls methods of the output processors. They can be another author's code, and can raise.
+    """
     try:
         info = model_info(binding, model_config)
     except MMOutError as error:

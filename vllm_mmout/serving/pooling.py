@@ -41,8 +41,8 @@ PATH = "/pooling"
 _TASK = "plugin"
 """Name of vLLM's pooling task for IO Processor plugins."""
 _SMALL = 1 << 16
-"""Largest size in bytes of a body that is searched for the field ``data`` although the API key is missing or the server
-is full."""
+"""Largest body in bytes that is read even if the API key is missing or the server is full. The body must be read,
+because vLLM's own route may still answer a request without the field ``data``."""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:

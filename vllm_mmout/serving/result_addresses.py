@@ -52,7 +52,7 @@ class FinishedResult:
     """Path and query of the URL of the result's preview, a PNG. None if a preview is not available."""
 
     def below(self, end: str) -> str:
-        """Return path and query of a URL: the result's path, then ``end``, such as "/content", then its query."""
+        """Return path and query of the result's URL, with ``end``, such as "/content", added to the path."""
         return f"{self.address}{end}{'?' * bool(self.query)}{self.query}"
 
 
@@ -62,7 +62,10 @@ class _Find(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResultAddress:
-    """URL path of results on the server. An extension package adds paths by ``results`` in its `Wing` description."""
+    """URL path of results on the server, and functions that find them. Extension packages add paths by `Wing.results`.
+
+    The field `Wing.results` is the import path of such an object.
+    """
 
     path: str
     """URL path with parameters in braces, such as "/v1/scenes/{scene_id}"."""
@@ -72,8 +75,8 @@ class ResultAddress:
     query: Sequence[str] = ()
     """Names of the query parameters that choose one of several results with the same path."""
     finished: Callable[[Request], Awaitable[FinishedResult]] | None = None
-    """Function that returns the complete result at the URL of a request. None if the server cannot list the results.
-    The result's file is sent at the path of the URL plus ``/content``."""
+    """Function that returns the complete result that a request's URL names, to make a STAC item of it. None if these
+    results cannot have STAC items. The server must send the result's file at `path` plus ``/content``."""
     newest: Callable[[Request, int], Awaitable[Sequence[FinishedResult]]] | None = None
     """Function ``(request, count)`` that returns up to ``count`` complete results, the newest first. None if the server
     cannot list the results."""

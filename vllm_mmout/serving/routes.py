@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.extension import ServerExtension
 
 _SPARE = 16
-"""Number of worker threads for other blocking work, in addition to two for each concurrent request."""
+"""Number of threads that the thread pool has in addition to two for each concurrent request. They are for blocking
+calls of other requests, such as opening a stored result."""
 
 
 class ServingPlugin:

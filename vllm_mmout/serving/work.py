@@ -204,7 +204,10 @@ class Work:
             return results
 
     def _by_key(self, outputs: Any) -> dict[ResultKey, Any]:
-        """Return the outputs of the finished request by their keys, the maps of the earliest day first."""
+        """Return the finished request's outputs, keyed by (name of the result, day). Earlier days come first.
+
+        The day is None unless the client asked for a map of each day.
+        """
         names = [result.name for result in self.results]
         by_day: Mapping[str | None, Any] = outputs if self.params.each_day else {None: outputs}
         return {

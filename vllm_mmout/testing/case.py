@@ -126,7 +126,10 @@ def packed(reduced: Any, count: int) -> torch.Tensor:
 
 
 def unpacked(sent: torch.Tensor) -> Raw:
-    """Deserialise ``sent``, the uint8 [bytes] of a request, into the input of ``decode``, without a copy."""
+    """Deserialise a request's bytes, a 1-D uint8 tensor, into the tensors that a processor's ``decode`` takes.
+
+    The tensors share the memory of ``sent``.
+    """
     picks = wire.unpack(sent)
     assert not isinstance(picks, wire.Failure)  # noqa: S101 - for the type checker: `packed` never packs a failure
     return picks[_NAME]
@@ -172,10 +175,10 @@ def spoilt(outputs: Raw, bad: float) -> Raw | None:
 
 
 def without_length(outputs: Raw) -> Iterator[tuple[int, Raw]]:
-    """Yield (axis, ``outputs`` with length 0 along it) for each axis whose length depends on the input.
+    """Yield each axis of variable length, with ``outputs`` cut to length 0 along that axis, to test empty results.
 
-    A test can thus check that a processor accepts an empty result. Axis 0 holds the requests. The length of axis 1,
-    classes or features, is fixed by the model and is never 0.
+    Axis 0 is left out, because it holds the requests. Axis 1 holds classes or features, whose number is fixed by the
+    model and is never 0.
     """
     for axis in range(2, max(tensor.dim() for tensor in _tensors(outputs))):
         yield axis, each(outputs, partial(_without, axis))
@@ -219,9 +222,10 @@ def compare_sent(
 
 
 def stop_lines(line_count: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return about 8 line numbers below ``line_count``. A test for data races pauses a call at each of them.
+    """Return the lines where a test for data races pauses a call: up to 8 numbers below ``line_count``.
 
-    The numbers vary with ``sent``, the output of ``reduce``.
+    ``line_count`` is the number of lines that the call executes. The numbers vary with ``sent``, the output of
+    ``reduce``, so that examples pause at different lines.
     """
     step = max(1, -(-line_count // 8))
     start = zlib.crc32(sent.numpy().data) % step if isinstance(sent, torch.Tensor) else 0

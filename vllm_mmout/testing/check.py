@@ -135,7 +135,7 @@ class _ProcessorCheck:
         self.refused: Refused | None = None
         """Last request that the processor refused, with its error."""
         self.served = 0
-        """Number of examples where at least one request got an output."""
+        """Number of test examples for which the processor returned an output to at least one request."""
         self._make = make
         self._equal = equal
         self._allow = tuple(allow)

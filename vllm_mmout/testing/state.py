@@ -44,7 +44,7 @@ def snapshot(processor: object, allow: Collection[str] = ()) -> dict[str, str]:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Describe each attribute or variable that differs between two snapshots."""
+    """Describe each attribute and variable of an output processor that differs between two results of `snapshot`."""
     places = dict.fromkeys((*before, *after))
     return [
         f"{place} was {before.get(place, 'not there')} and is {after.get(place, 'not there')}"

@@ -27,8 +27,8 @@ _NAME = st.from_regex(r"[A-Z][A-Z0-9_]{0,15}", fullmatch=True).filter(  # upper 
 _PLACE = st.floats(-1e7, 1e7, allow_nan=False)
 _STEP = st.floats(1e-4, 1e4)
 _SAFE = 2**53
-"""Largest nodata value drawn for 64-bit integers. Rasterio stores nodata as a double, which is exact up to this
-value."""
+"""Largest nodata value that `rasters` generates for 64-bit integers. Rasterio stores nodata as a double, which is exact
+up to this value."""
 
 _BANDS = st.lists(st.integers(1, 12) | st.sampled_from(["B02", "B03", "red"]), min_size=1, max_size=4).map(tuple)
 _INDICES = st.lists(st.integers(0, 11), min_size=1, max_size=4).map(tuple)
@@ -69,7 +69,7 @@ def rasters(
 
 @st.composite
 def georeferences(draw: st.DrawFn) -> Georeference:
-    """Draw a `Georeference` with a transform of any orientation, with ground control points, or with neither.
+    """Generate a random `Georeference`: with a transform of any orientation, with ground control points, or neither.
 
     Some have a coordinate system.
     """

@@ -10,13 +10,13 @@ import torch
 from hypothesis import strategies as st
 
 Axis: TypeAlias = "int | str | tuple[int, int]"
-"""Length of an axis of drawn tensors: a number, a name (axes of the same name have equal lengths), or (smallest,
+"""Length of an axis of generated tensors: a number, a name (axes of the same name have equal lengths), or (smallest,
 largest)."""
 Dtypes: TypeAlias = "str | torch.dtype | Sequence[str | torch.dtype]"
-"""Dtype of drawn tensors, or several dtypes to draw from, such as "float32" or ``torch.float32``."""
+"""Dtype of randomly generated tensors, such as "float32" or ``torch.float32``, or several dtypes to choose from."""
 
 FLOATING = ("float32", "float16", "bfloat16")
-"""Floating-point dtypes that models use. They are the default dtypes of drawn tensors."""
+"""Floating-point dtypes that models use. They are the default dtypes of randomly generated tensors."""
 
 _REQUESTS = (1, 4)
 _LENGTHS = (1, 6)
@@ -32,7 +32,9 @@ def tensors(
     elements: st.SearchStrategy[float] | None = None,
     layouts: bool = True,
 ) -> st.SearchStrategy[torch.Tensor]:
-    """Draw a tensor as a model returns it for a batch of requests. Examples shrink to small, contiguous zeros.
+    """Generate random tensors like the outputs that a model returns for a batch of requests, to test a processor.
+
+    If a test fails, hypothesis looks for the simplest tensor that fails as well: small, contiguous and all zeros.
 
     Values are one of three kinds: a few different ones, so that there are ties, with NaN, infinities, -0.0, subnormals
     and the dtype's largest; noise, in which values rarely repeat; noise with a few extremes in it.

@@ -78,9 +78,10 @@ def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
 def interleaved(
     stopped: Callable[[], Result], other: Callable[[], Result], line: int, packages: Collection[str]
 ) -> tuple[Result, Result]:
-    """Run ``other`` in a thread when ``stopped`` is about to execute its line number ``line``. Return both results.
+    """Call ``stopped``, pause it before its line number ``line``, and call ``other`` in a thread. Return both results.
 
-    Only lines in ``packages`` are counted.
+    Only lines in modules of ``packages`` are counted. ``stopped`` goes on when ``other`` has returned, or after
+    `PATIENCE_S` seconds.
     """
     returned: list[Result] = []
     thread = threading.Thread(target=lambda: returned.append(other()), daemon=True)

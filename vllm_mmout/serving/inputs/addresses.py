@@ -78,7 +78,7 @@ class Domains:
         self._listed = frozenset(map(_folded, listed or ()))
 
     def lists(self, host: str) -> bool:
-        """Return whether the operator listed a host. The IP addresses of a listed host need not be public."""
+        """Return whether ``--allowed-media-domains`` lists a host. A listed host may have private IP addresses."""
         return _folded(host) in self._listed
 
     def check_host(self, host: str) -> None:

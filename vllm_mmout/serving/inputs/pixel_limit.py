@@ -9,7 +9,8 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo import declared_size
 
 _MAX_DECODED: Final = 2**30
-"""Maximum number of decoded bytes that a file's format forces to be in memory at once."""
+"""Maximum memory in bytes for decoding a part of a file that can only be decoded whole: a strip or tile of a TIFF, or
+the whole of most other pictures."""
 
 
 @dataclass(frozen=True, slots=True)

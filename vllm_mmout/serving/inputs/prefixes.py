@@ -1,4 +1,4 @@
-"""Prefixes, the list of bucket folders that clients may read files from with the server's own credentials."""
+"""Prefixes, a list of bucket folders that clients may read or write with the server's own credentials."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ another folder."""
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """Folders in buckets that clients may read files from, as addresses that end with "/"."""
+    """Folders in buckets that clients may read files from, or write results to, as addresses that end with "/"."""
 
     folders: tuple[str, ...]
 
     @classmethod
     def of(cls, addresses: Sequence[str], flag: str) -> Prefixes:
-        """Create an instance from the values of ``flag``. Raise OptionError if a value is not a folder in a bucket."""
+        """Create `Prefixes` from the values of a server flag. Raise OptionError if a value is not a folder in a bucket.
+
+        ``flag`` is the name of the server flag, for error messages.
+        """
         for address in addresses:
             if not in_bucket(address):
                 raise OptionError(f"{flag} must be a folder in a bucket, as s3://bucket/scenes/, got {address!r}")
@@ -33,7 +36,7 @@ class Prefixes:
             raise OptionError(f"{flag}: {error}") from None
 
     def allows(self, address: str) -> bool:
-        """Return whether clients may read the file at an address. Raise InputError if the address is malformed."""
+        """Return whether clients may read or write the file at an address. Raise InputError for a malformed address."""
         if not self.folders:
             return False
         name = FileAddress.of(address).name

@@ -24,13 +24,13 @@ _MOST: Final = 128
 _MOST_BESIDE_RECORDS: Final = _MOST - 2 * FILES_AT_ONCE
 """Maximum number of files that a request may name itself if it also has catalogue records, such as STAC items.
 
-The rest of `_MOST` is for the files of the records. The engine opens up to `FILES_AT_ONCE` of them while it closes the
-files of earlier scenes.
+The other ``2 * FILES_AT_ONCE`` open files are left for files that the records name: up to `FILES_AT_ONCE` files of
+scenes that are being read, and as many files of earlier scenes that are being closed.
 """
 _DEEPEST: Final = 32
 """Maximum depth of nested lists and dicts in an input."""
 _VALUES: Final = 2**20
-"""Maximum number of values in one input, files included."""
+"""Maximum number of values in the input of a request. Each list, dict, number, text and file counts as a value."""
 SHOWN: Final = 60
 """Maximum number of characters of a client's text in a message."""
 WHAT_TO_SEND: Final = (
@@ -91,7 +91,11 @@ class RequestFiles:
             return UnreadInput(f"input {number}" if is_data_url else scene_name(data, number), error)
 
     def walked(self, data: Any, depth: int) -> Any:
-        """Replace each upload in ``data`` by an open file. If texts are file addresses, replace texts as well."""
+        """Return ``data`` with each upload replaced by an open file, and each catalogue record by a `CataloguedInput`.
+
+        If ``texts`` of the constructor is True, texts are file addresses, and are replaced by open files as well. Raise
+        InputError if a limit is exceeded. ``depth`` is the number of lists and dicts that contain ``data``.
+        """
         self._values += 1
         if self._values > _VALUES:
             raise InputError(f"the input has more than {_VALUES} values; send them as a file")
@@ -158,9 +162,10 @@ class RequestFiles:
         return cast("BinaryIO", file)
 
     def _open_records(self, address: str) -> list[BinaryIO]:
-        """Return the open files of catalogue records, before the file at ``address`` is opened.
+        """Check that one more file of a catalogue record may be opened. Return the list of such files that are open.
 
-        Raise InputError if too many files are open, or if the request has ended.
+        Raise InputError if too many files are open, or if the request has ended. ``address`` is the address of the new
+        file, for the message.
         """
         if self._of_records is None:
             raise InputError(f"{without_secrets(address)} was to be read after the end of its request")

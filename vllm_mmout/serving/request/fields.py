@@ -26,7 +26,7 @@ USELESS: Final = dict.fromkeys(
     ),
     "it would change nothing here; leave it out",
 )
-"""Maps fields of OpenAI's API that are refused to the reason why they are useless on this server."""
+"""Reason for refusing each field of OpenAI's API that would change nothing on this server, by field name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Fields:
     """Request fields that one route accepts, with methods that parse and check them."""
 
     path: str
-    """Owner of the fields in error messages: the path of a route, such as "/v1/images/edits", or "a process"."""
+    """Text that names the route in error messages: its path, such as "/v1/images/edits", or words, as "a process"."""
     options: Mapping[str, Option]
     refused: Mapping[str, str]
     """Maps each refused field to the reason and the alternative, for the error message."""
@@ -46,7 +46,7 @@ class Fields:
     """Text that follows the name of an unknown field in its error message, such as " in data"."""
 
     def without(self, names: Iterable[str], why: str, *, path: str, apart: tuple[str, ...] = ()) -> Fields:
-        """Return a copy that refuses the fields ``names``. The error message contains the reason ``why``."""
+        """Return a copy of this object that refuses requests with a field in ``names``, for the reason ``why``."""
         left = {name: option for name, option in self.options.items() if name not in set(names)}
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
@@ -87,7 +87,7 @@ class Fields:
             raise api_error(unknown(name, [*self.apart, *self.options], kind="field", where=self.where))
 
     def schema(self, *required: str, **more: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of an object with these fields. ``more`` adds or replaces schemas of fields."""
+        """Return the JSON schema of the route's request body. ``more`` adds or replaces the schemas of fields."""
         schemas = {name: option.schema for name, option in self.options.items()}
         fields = {**more, **schemas, **{name: schema for name, schema in more.items() if name in schemas}}
         return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}

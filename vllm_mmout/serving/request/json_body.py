@@ -78,17 +78,18 @@ _CONTAINERS: Final = 1 << 21
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Parse a JSON body. Its field "data" may be long if ``data`` is True, and images and the prompt if it is False.
+    """Parse a JSON body. If ``data`` is True, only the field "data" may exceed 8 KB, else only images and the prompt.
 
-    A long field "data" may be any JSON.
+    If ``data`` is True, "data" may hold any JSON. If ``data`` is False, all fields of `OF_IMAGES` may exceed 8 KB.
     """
     return decoded_fields(body, _OF_DATA if data else OF_IMAGES)
 
 
 def decoded_fields(body: bytearray | memoryview, fields: Mapping[str, Decode]) -> Any:
-    """Parse a JSON object whose values may have 8 KB each. Longer values are decoded by functions in ``fields``.
+    """Parse a JSON object with values of at most 8 KB each. Only fields in ``fields`` may have longer values.
 
-    ``fields`` maps the names of long values to these functions. The limits keep the blocking call short.
+    ``fields`` maps the name of such a field to a function that decodes the value and sets its own limit. The limits
+    keep the blocking call short. A body that is not an object may have 8 KB too.
     """
     try:
         if not is_object(body):
@@ -171,7 +172,10 @@ def _images(name: str, raw: memoryview) -> Any:
 
 
 def _image(name: str, raw: memoryview) -> Any:
-    """Decode a URL, or an object with a URL. Raise ApiError for a large value of another form."""
+    """Decode the JSON of an image: a URL, or an object with a URL. Refuse any other large value without decoding it.
+
+    Raise ApiError for such a value. A value of at most 8 KB may be any JSON, because the caller checks it afterwards.
+    """
     if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
         return msgspec.json.decode(raw)
     try:
@@ -209,4 +213,4 @@ OF_IMAGES: Final[Mapping[str, Decode]] = {
     "aoi": partial(_short, most=OPTIONS["aoi"].longest),
     **dict.fromkeys(("prompt", "input", "instructions", "allowed_token_ids"), partial(_short, most=_LONG)),
 }
-"""Maps each field of image requests that may be long, such as "prompt", to the function that decodes it."""
+"""Maps each field that may exceed 8 KB in an image request, such as "prompt", to the function that decodes it."""

@@ -61,7 +61,7 @@ class AnswerBudget:
             self._made += nbytes
 
     def buffer(self, what: str) -> BytesIO:
-        """Return an in-memory file that raises on writes above the limit. ``what`` is its content, for the message."""
+        """Return an in-memory file that raises on writes above the limit. ``what`` names the content in the message."""
         return _BudgetedFile(self, what)
 
 

@@ -44,7 +44,7 @@ def partial_image(kind: str, index: int, picture: Encoded) -> Event:
 
 
 def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any) -> Event:
-    """Create the event that sends a finished result. ``used`` is its token usage, and ``own`` are more fields."""
+    """Create the event that sends a finished result, with the token usage ``used`` and extra JSON fields ``own``."""
     return _event(f"{kind}.completed", entry, {"usage": used, **own})
 
 

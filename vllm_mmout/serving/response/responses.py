@@ -80,7 +80,10 @@ def parts_response(
     headers: Mapping[str, str] | None = None,
     status: int = 200,
 ) -> ClosingResponse:
-    """Return a response of known length that sends ``parts`` in chunks, and then closes the results among them."""
+    """Return a response that sends ``parts``, which are bytes or results, in chunks, and then closes the results.
+
+    The header ``Content-Length`` has the total size. The results are also closed if the client disconnects.
+    """
     length = sum(_length(part, as_text=as_text) for part in parts)
     content = iterate_in_threadpool(pieces(parts, as_text=as_text))
     all_headers = {"Content-Length": str(length), **(headers or {})}
@@ -170,7 +173,7 @@ async def close_all(parts: Iterable[Part]) -> None:
 
 
 def close_entries(entries: Iterable[Encoded | Verbatim]) -> None:
-    """Close results. The call blocks while their files are removed."""
+    """Close encoded results. This frees their memory, and blocks while their temporary files are removed."""
     for entry in entries:
         entry.close()
 

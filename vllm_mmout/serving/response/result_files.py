@@ -240,7 +240,11 @@ def _left(work: Path, held: int, process: int) -> None:
 
 
 def _is_held(work: Path) -> bool:
-    """Return whether the server whose subfolder is ``work`` still runs. The caller must lock the shared folder."""
+    """Return whether a server is alive. A living server holds a lock on a file in its subfolder ``work``.
+
+    The caller must hold the lock of the shared results folder, because a new server creates its subfolder before it
+    locks the file.
+    """
     try:
         return is_locked(work / _LOCK)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`Verbatim`, a result that is sent unchanged among results that are sent as base64."""
+"""`Verbatim`, a result whose bytes are sent unchanged in a response that encodes other results as base64."""
 
 from __future__ import annotations
 

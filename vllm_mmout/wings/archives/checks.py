@@ -12,7 +12,8 @@ from torch import Tensor, fx
 _MOST_ELEMENTS: Final = 1 << 28
 """Maximum number of elements in a tensor that a program creates, such as by ``zeros``. As float32 it takes 1 GiB."""
 _MOST_BITS: Final = 63
-"""Maximum number of bits of an integer that a program computes as a size."""
+"""Maximum number of bits of an integer, such as a tensor's size, that an untrusted program computes as a product or
+power."""
 _MOST_POWER: Final = 8
 
 

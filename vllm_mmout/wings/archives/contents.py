@@ -43,7 +43,7 @@ class SizeRange:
 
     least: int
     most: int
-    """Largest size. `UNBOUNDED` accepts all larger sizes as well."""
+    """Largest size of the axis that the program accepts, or `UNBOUNDED` if the size is not limited."""
 
     @property
     def fixed(self) -> int | None:

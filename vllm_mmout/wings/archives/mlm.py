@@ -180,7 +180,10 @@ def _check_undone(part: Struct, *names: str) -> None:
 
 
 def _check_result(result: ModelOutput) -> None:
-    """Raise OptionError unless height and width come last in the result, or if a band is computed by an expression."""
+    """Check that height and width are the last axes of a model's output, and that no band is computed from others.
+
+    Raise OptionError otherwise. An output without the axes height and width is accepted.
+    """
     for band in (*result.bands, *result.variables):
         _named(band)
     order = [AXES.get(name, name) for name in (result.result.dim_order if result.result else ())]

@@ -55,7 +55,7 @@ class TensorsMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Whether a text in an input is opened as a file. Always False, because these models take only tensors."""
+        """Whether a string in an input is the path of a file to open. Always False: these models take only tensors."""
         return False
 
 

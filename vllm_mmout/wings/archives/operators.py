@@ -66,7 +66,8 @@ sym_constrain_range_for_size sym_numel sym_size sym_storage_offset sym_stride
 TRUST: Final = "trust_operators"
 """Engine option that lists additional operators which programs may call."""
 ALLOWED: Final = frozenset(_ELEMENTWISE) | {f"{name}_" for name in _ELEMENTWISE} | frozenset(_OTHERS)
-"""Names of the operators in ``torch.ops.aten`` that any program may call."""
+"""Names of the operators in ``torch.ops.aten`` that every exported program may call, even an untrusted program. The
+engine option `TRUST` allows other operators."""
 _OVERLOAD: Final = re.compile(r"(?!(\w*_)?out\Z|data\Z)[A-Za-z]\w*")
 """Pattern of the operator overloads that a program may call. It excludes "out", which writes into an argument, and
 "data", which does not check the lengths of packed sequences."""
@@ -96,7 +97,11 @@ def is_operator(target: str) -> bool:
 
 
 def untrusted(targets: Iterable[str], trusted: Collection[str] = ()) -> dict[str, str]:
-    """Return the call targets that are neither allowed nor in ``trusted``, each mapped to its operator name."""
+    """Return a program's calls of operators that are neither in `ALLOWED` nor in ``trusted``, with operator names.
+
+    The returned dict maps a call target, such as "torch.ops.aten.set_.source_Tensor", to the name that ``trusted``
+    would have to contain, such as "aten.set_". Calls of overloads that may not be called, such as "out", are included.
+    """
     refused = {}
     for target in targets:
         match = _OPERATOR.fullmatch(target)

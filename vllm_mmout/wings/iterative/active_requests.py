@@ -93,8 +93,8 @@ class StepRunner:
             ]
             early |= zip(shown, self.results([running[row] for row in shown], "preview"), strict=True)
         finished = cursor.get_finished_mask()
-        """Mask of the finished requests, which vLLM reads. Failed requests are marked as finished too, by a change in
-        place."""
+        """vLLM's own mask of the finished requests. It is changed in place to include failed requests, so that vLLM
+        returns their errors."""
         finished[:] = [ends or request.failed for ends, request in zip(finished, running, strict=True)]
         ended = [row for row, ends in enumerate(finished) if ends]
         results: list[Outcome | None] = [None] * len(running)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 Request: TypeAlias = "tuple[Mapping[str, torch.Tensor], OutputParams]"
-"""Input tensors of a request, without the batch axis, and its options. These set num_inference_steps and seed."""
+"""Input tensors of a request, without the batch axis, and its options. The options must set ``num_inference_steps`` and
+``seed``."""
 
 
 def check_iterative_model(
@@ -95,9 +96,9 @@ class _CheckedModel:
         self._steps = StepRunner(_WatchedModel(model), self._name)  # type: ignore[arg-type]  # has the methods that StepRunner calls
 
     def together(self, numbers: Sequence[int], start_steps: Sequence[int]) -> list[Outcome]:
-        """Run the requests with the indices ``numbers`` in one batch, which each joins at its step in ``start_steps``.
+        """Run requests in a batch, and return the results. Each request joins the batch at its step in ``start_steps``.
 
-        Return the results.
+        ``numbers`` are the indices of the requests.
         """
         running: dict[int, ActiveRequest] = {}
         results: dict[int, Outcome] = {}
@@ -145,7 +146,7 @@ class _WatchedModel:
         return self._model.begin(inputs, params)
 
     def step(self, states: list[Any], steps: list[int]) -> Any:
-        """Call the model's ``step``, then ``preview`` if it has one, to check that it leaves the states unchanged."""
+        """Call the model's ``step``, then ``preview`` if defined. Raise an error if a call changes its input states."""
         new_states = self._kept("step", states, steps)
         if hasattr(self, "preview"):
             self.preview(list(new_states))

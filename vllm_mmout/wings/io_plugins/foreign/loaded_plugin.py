@@ -110,7 +110,7 @@ class Plugin:
         return list(prompt_to_seq(self._call_sync_or_async("pre_process", parsed, request_id, key="prompt")))
 
     def pooling_params(self) -> PoolingParams:
-        """Return the pooling params that the plugin sets for its prompts. Raise TypeError for another return type."""
+        """Ask the plugin for the pooling params of its prompts. Raise TypeError if they are not `PoolingParams`."""
         old = self._implements("validate_or_generate_params") and not self._implements("merge_pooling_params")
         params = self.instance.validate_or_generate_params() if old else self.instance.merge_pooling_params()
         if not isinstance(params, PoolingParams):

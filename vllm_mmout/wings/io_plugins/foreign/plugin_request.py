@@ -54,7 +54,10 @@ class PluginRequest(Run):
         self._most = most
 
     def attach(self, budget: TileBudget, wake: Callable[[], None], **options: Any) -> None:
-        """Connect the request to the engine frontend's limit on tiles (``budget``), and reserve a request id."""
+        """Give the request the shared limit on tiles in flight (``budget``) before it runs, and reserve a request id.
+
+        ``wake`` is a function that the request calls when the scheduler must run.
+        """
         super().attach(budget, wake, **options)
         self._id = self._plugin.ids.take(self.request.request_id)
 
@@ -63,11 +66,11 @@ class PluginRequest(Run):
         self._calls.stop()
 
     def close(self) -> None:
-        """Stop waiting for calls of the plugin. When the last call returns, the input's temporary copy is deleted."""
+        """Stop waiting for running plugin calls. When the last of them returns, delete the input's temporary copy."""
         self._calls.close()
 
     def measure(self) -> tuple[int, int]:
-        """Call the plugin's ``pre_process``, which makes prompts. Return their number, and the largest in bytes."""
+        """Create prompts by the plugin's ``pre_process``. Return their number, and the size in bytes of the largest."""
         self._data.parent = self.folder
         self._prompts, self._pooling = self._call_plugin("pre_process", self._made, _INPUT_ERRORS)
         count = len(self._prompts)

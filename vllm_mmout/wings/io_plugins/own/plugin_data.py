@@ -69,8 +69,8 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     target: OutputPath | None = None
     """File or folder to which the server writes the result. None if the response holds the result."""
     folder: Path | None = None
-    """Folder for a result file, which gets a unique name. None if the client named the file, or if the result is not
-    written to a file."""
+    """Folder where the server writes the result to a file with a unique name. None if the client named the file, or if
+    the result is not written to a file."""
 
     @property
     def format_choice(self) -> FormatChoice:
@@ -119,7 +119,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def params_of(self, binding: Binding, name: str) -> OutputParams:
-        """Return the request's options. If the result goes to a folder, they name a new file in it as ``path``.
+        """Return the request's options. If the result goes to a folder, set ``path`` to a new file name in the folder.
 
         ``name`` is the output processor that `check` returned.
         """

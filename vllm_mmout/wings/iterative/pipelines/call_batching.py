@@ -23,11 +23,11 @@ _MAX_LATENTS_ON_CPU: Final = 1 << 14
 """Maximum number of latent values that a CPU decodes in one batch, small enough that the decoded pictures fit into its
 caches."""
 _TOLERANCES: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Largest allowed difference, by dtype, between the results of a batch and of separate calls. It is relative to the
-largest value."""
+"""Largest allowed difference, by dtype, between the results of a batch and of separate calls, as a fraction of the
+largest absolute value in the result of the separate call."""
 _OTHER_TOLERANCE: Final = 0.05
-"""Largest allowed difference between the results of a batch and of separate calls, for dtypes that `_TOLERANCES` lacks.
-It is relative to the largest value."""
+"""Largest allowed difference between the results of a batch and of separate calls, for dtypes that `_TOLERANCES` lacks,
+as a fraction of the largest absolute value in the result of the separate call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,11 @@ class _BatchSignature:
 
     @classmethod
     def of(cls, call: NetworkCall) -> _BatchSignature | None:
-        """Return the signature of a call, or None if no argument has two axes, so that the batch size is unknown."""
+        """Describe the function and arguments of a call. Return None if its batch size is unknown or 0.
+
+        The batch size is the length of axis 0 of the first tensor with two or more axes. A tensor with one axis may
+        hold values that belong to the whole batch.
+        """
         leaves = tuple(_leaves((call.args, call.kwargs)))
         rows = next((len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim > 1), None)
         if not rows:
@@ -61,16 +65,20 @@ class _BatchSignature:
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:
-        """Return whether ``other``, a call with an equal ``key``, has equal "shared" tensors, and so can be batched."""
+        """Return whether ``other``, a call with an equal ``key``, can join the batch: tensors to be shared are equal.
+
+        ``kinds`` marks a tensor as "shared" if it has neither rows of the batch nor a single number.
+        """
         pairs = zip(self.leaves, other.leaves, self.kinds, strict=True)
         return all(one is two or torch.equal(one, two) for one, two, kind in pairs if kind == "shared")
 
 
 @dataclass(slots=True)
 class CallBatcher:
-    """Callable that runs the network calls of several requests in batches, if their results stay equal.
+    """Callable that runs the network calls of several requests as batches if this does not change their results.
 
-    It remembers for which networks a batch gives the same results as separate calls.
+    Calls of a new kind run separately and as a batch. If the results are nearly equal, later calls of this kind are
+    batched.
 
     Args:
         run: a function that runs one call, which may be a batch.

@@ -46,7 +46,7 @@ class PipelineModel(nn.Module):
 
     @staticmethod
     def count_steps(config: Mapping[str, Any], tensors: Mapping[str, Any], params: OutputParams) -> int:
-        """Return the number of denoising steps of a request, as the pipeline reduces it for a ``strength`` below 1.
+        """Return the number of denoising steps that a request runs. A ``strength`` below 1 reduces the number.
 
         Some schedulers run one more step, which `finish` does.
         """

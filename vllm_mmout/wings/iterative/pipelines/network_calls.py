@@ -30,9 +30,10 @@ class NetworkCall:
     """Network call that a pipeline made, intercepted so that it can run in a batch with calls of other requests."""
 
     name: str
-    """Name of the network in its pipeline, such as "unet". Calls of ``decode`` are named like "vae.decode"."""
+    """Name of the called network in its pipeline, such as "unet". For a call of the network's method ``decode``, the
+    name ends in ".decode", as in "vae.decode"."""
     function: Callable[..., Any]
-    """Original method of the network, which computes the result of the call."""
+    """Original ``forward`` or ``decode`` method of the network. It is called with ``args`` and ``kwargs``."""
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 

@@ -29,7 +29,10 @@ _DEVICE: Final = "mmout_device"
 
 @cache
 def _with_stored_device(pipeline: type[Any]) -> type[Any]:
-    """Return a subclass of ``pipeline`` with a stored device. Without it, diffusers searches all modules each time."""
+    """Return a subclass of a pipeline class whose instances store their device, so that reading the device is fast.
+
+    Otherwise, diffusers searches all modules of the pipeline whenever its code reads the device.
+    """
     device = property(lambda own: vars(own)[_DEVICE])
     return type(pipeline.__name__, (pipeline,), {"_execution_device": device, "__module__": pipeline.__module__})
 

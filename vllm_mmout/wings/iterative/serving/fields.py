@@ -23,7 +23,10 @@ class _CountField(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _with_count(fields: Fields, *apart: str) -> Fields:
-    """Add the field ``n`` to the fields of an HTTP route: the number of results, each with its own random seed."""
+    """Return a copy of ``fields`` that also accepts the request field ``n``, the number of results.
+
+    Each result has its own random seed. The route parses the fields ``apart`` itself.
+    """
     options: Mapping[str, Option] = {**fields.options, **options_of(_CountField)}
     refused = {name: why for name, why in fields.refused.items() if name not in apart}
     return replace(fields, options=options, refused=refused, apart=(*fields.apart, *apart))

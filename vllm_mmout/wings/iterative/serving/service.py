@@ -116,7 +116,7 @@ async def _answer(works: Sequence[Work], request: Request) -> Response:
 
 
 async def _result(work: Work) -> tuple[MultimodalRequestOutput, list[Encoded]]:
-    """Run a request. Return its output, and its results as encoded files."""
+    """Run a request. Return the engine's output object, and an encoded file of each result in that object."""
     last = await work.last()
     return last, await work.encoded(last)
 

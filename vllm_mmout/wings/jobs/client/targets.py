@@ -26,7 +26,7 @@ class DownloadTarget:
 
     @classmethod
     def of(cls, out: str) -> DownloadTarget:
-        """Return the target for the text of the argument ``-o``."""
+        """Create the target from ``out``, the file or folder that the command-line argument ``-o`` names."""
         return cls(Path(out), folder=out_file(out) is None)
 
     def output_format(self, requested: str | None) -> str | None:

@@ -65,7 +65,7 @@ async def send_results(request: Request, job: SceneJob, store: ResultStore) -> R
 
 
 def _linked(request: Request, job: SceneJob) -> Response:
-    """Return an empty response. Each result has a header ``Link`` with its URL."""
+    """Return a response without a body, whose header ``Link`` lists the URLs of all results."""
     links = [
         header(output_url(request, job, output), RESULTS, type=output.media_type, title=output.label)
         for output in job.outputs

@@ -60,7 +60,7 @@ class JobFilter:
     """Earliest creation time of a job, in seconds since 1970."""
     until: float
     least_duration: float
-    """Minimum duration of a job, in seconds."""
+    """Minimum running time of a job in seconds. Jobs with a shorter running time are left out of the list."""
     most_duration: float
 
     @classmethod
