@@ -186,7 +186,9 @@ class MapLayer:
 
 @contextmanager
 def opened(path: Path, *, growing: bool = False) -> Iterator[MapLayer]:
-    """Open a stored GeoTIFF as a map layer. ``growing`` means that it is the preview of a result in progress. Blocks.
+    """Open a stored GeoTIFF as a `MapLayer`, and close it when the context ends. The call blocks.
+
+    With ``growing=True``, the file is the preview of a result that is still being computed.
 
     Raises:
         InputError: the file is damaged, has no overviews, or cannot be shown in Web Mercator.

@@ -41,7 +41,10 @@ _GROWING: Final = {"Cache-Control": "no-store"}
 
 
 class TileRoutes(ServerExtension):
-    """Server extension that adds the routes of map tiles, of TileJSON and of WMTS below each address of results."""
+    """Server extension that adds the routes of map tiles, TileJSON and WMTS for the results on the server.
+
+    The URL path of each route begins with the URL path of a result, such as ``/v1/scenes/{scene_id}``.
+    """
 
     def attach(self, app: FastAPI) -> None:
         """Register the routes on the app."""

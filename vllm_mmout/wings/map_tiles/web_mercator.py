@@ -20,7 +20,7 @@ NORTH: Final = math.degrees(math.atan(math.sinh(math.pi)))
 
 
 class Box(NamedTuple):
-    """Bounding box in degrees of longitude and latitude, within the world map."""
+    """Bounding box in degrees of longitude and latitude, inside the area that the Web Mercator map covers."""
 
     west: float
     south: float

@@ -94,7 +94,11 @@ class ClusterRun:
 
 
 def names_of(inputs: Sequence[str]) -> dict[str, str]:
-    """Return the scenes that ``inputs`` name, each with the name of its result files (without suffix) as value."""
+    """Return a dict that maps each scene's path or URL to the name of its result files, without suffix.
+
+    ``inputs`` are paths or URLs of scenes, or of folders with scenes if they end in "/". Raise OptionError if two
+    scenes have the same name.
+    """
     named_scenes = named_scenes_of(inputs)
     names = [name for _, name in named_scenes]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -139,7 +143,10 @@ def _printable(scene: str) -> str:
 
 
 def absolute(path: str, *, only_if_there: bool = False) -> str:
-    """Make a path absolute. URLs stay unchanged. With ``only_if_there=True``, so do paths of missing files."""
+    """Make a local path absolute. Return a URL, or an address in a bucket, unchanged.
+
+    With ``only_if_there=True``, also return the path of a missing file unchanged, as it may be the name of a model.
+    """
     if is_address(path) or in_bucket(path) or (only_if_there and not Path(path).exists()):
         return path
     end = "/" if path.endswith("/") else ""

@@ -32,7 +32,7 @@ class Driver(msgspec.Struct, frozen=True):
     host: str
     process: int
     begun: str
-    """Time when the process began its run, as text in UTC."""
+    """Time in UTC when the process started its run of ``vllm-mmout run --ray``, such as "2024-06-01 12:00:00 UTC"."""
     beats: int = 0
     """Number of times that the process has written its lock file."""
 

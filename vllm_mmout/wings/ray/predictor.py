@@ -87,7 +87,10 @@ class Predictor:
 
     @classmethod
     def of(cls, job: RunSettings) -> type[Predictor]:
-        """Return a subclass for the settings ``job``, named after the model. Ray's dashboard shows the class name."""
+        """Return a subclass of this class that has the settings ``job`` and bears the name of the model.
+
+        Ray's dashboard shows the class name of each actor.
+        """
         return type(job.model.rstrip("/").rpartition("/")[2], (cls,), {"__doc__": cls.__doc__, "job": job})
 
     def __call__(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

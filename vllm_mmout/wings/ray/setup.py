@@ -26,7 +26,10 @@ def setup_key(model: str, flags: Sequence[str]) -> str:
 
 
 def _normalised(flags: Sequence[str]) -> list[tuple[str, list[Any]]]:
-    """Return a name and values for each flag, sorted by name, so that order and spelling do not matter."""
+    """Convert flags to (name, values) pairs, sorted by name. Equivalent spellings of a flag give equal pairs.
+
+    For example, ``--max_num_seqs=4`` and ``--max-num-seqs 4`` give the same pair.
+    """
     named: list[tuple[str, list[Any]]] = []
     for text in flags:
         if _FLAG.match(text) or not named:

@@ -140,10 +140,10 @@ def _put(
     *,
     masked: Callable[[Window], NDArray[np.bool_]] | None,
 ) -> None:
-    """Copy to ``canvas``, the raster of the whole scene, the part of a window's GeoTIFF that is kept.
+    """Copy the kept part of a window's result to ``canvas``, the raster of the whole scene.
 
-    ``source`` is the path or address of the GeoTIFF, and its window. ``origin`` is the scene's first window. ``scale``
-    is the number of result pixels per input pixel.
+    ``source`` is the path or address of the window's GeoTIFF, and its `ScenePart`, whose ``own`` is the kept part.
+    ``origin`` is the scene's first window. ``scale`` is the number of result pixels per input pixel.
     """
     address, part = source
     own = Window(*_scaled((part.own.row, part.own.col), scale), *_scaled((part.own.height, part.own.width), scale))

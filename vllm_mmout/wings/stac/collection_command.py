@@ -22,7 +22,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the items and the collection, and print the collection's path."""
+    """Write STAC items and a STAC collection for a folder of results, and print the collection's path."""
     from vllm_mmout.geo import place_of
     from vllm_mmout.wings.stac.folder_collections import NAME, collection
 

@@ -1,4 +1,4 @@
-"""Import the optional packages that searches and the writing of STAC items need (extra "stac" of the package)."""
+"""Import the optional packages of the extra "stac", which are needed to search for and to write STAC items."""
 
 from __future__ import annotations
 

@@ -94,7 +94,11 @@ def _ids(place: PurePath, files: Sequence[PurePath]) -> list[str]:
 
 
 def _check(target: PurePath, files: Sequence[PurePath]) -> None:
-    """Raise InputError if the collection ``target`` or its items would overwrite other files, or drop fields."""
+    """Raise InputError if writing a STAC collection and its items would overwrite other files or lose fields.
+
+    ``target`` is the collection file. If it exists, it must be a STAC collection without fields that this package does
+    not write. An item is written beside each of the GeoTIFFs ``files``.
+    """
     for path in files:
         if path.with_suffix(ITEM_SUFFIX).name == target.name:
             raise InputError(f"the item of {path} would be {target.name}, as the collection is called; rename it")

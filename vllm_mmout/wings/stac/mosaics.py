@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def mosaics(items: Sequence[Item], **options: Any) -> list[Mosaic]:
-    """Return a `Mosaic` of the STAC items of each day (UTC), the earliest day first. A mosaic is joined to one map.
+    """Group STAC items by day (UTC), and return one `Mosaic` for each day, the earliest day first.
+
+    The model's results for the items of a `Mosaic` are joined into one map.
 
     Args:
         items: items, as `search` returns them.

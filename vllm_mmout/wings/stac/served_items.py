@@ -29,7 +29,7 @@ _NOTE: Final = "Results of finished jobs. The server deletes them when they expi
 
 
 def served_item(result: FinishedResult, url: Callable[[str], str], *, hashed: bool = True) -> Item:
-    """Return the STAC item of a result on the server. Blocks.
+    """Return the STAC item of a result on the server. The call blocks while the result's file is read.
 
     Args:
         result: the result.

@@ -224,7 +224,10 @@ def _band_names(band: Any) -> tuple[str, ...]:
 
 
 def _tile_size(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
-    """Return the tile (height, width) of tiled inference in the table ``model`` of config.json, by default ``size``."""
+    """Return the tile size (height, width) for tiled inference from config.json, or ``size`` if it is not set.
+
+    ``model`` is the table ``pretrained_cfg.model`` of config.json. Height and width may be set separately.
+    """
     tiled = nested(model, "init_args", "tiled_inference_parameters")
     crop = tiled.get("h_crop", tiled.get("crop", size[0])), tiled.get("w_crop", tiled.get("crop", size[1]))
     if not all(isinstance(side, int) and side > 0 for side in crop):

@@ -207,8 +207,9 @@ class TerratorchMapper(RasterMapper):
         return {name: data[name] for name in names}
 
     def _with_scale(self, params: OutputParams, raster: OpenRaster, planes: Sequence[int]) -> OutputParams:
-        """Return the options with the model's scale added, if the model does not take the files' integer dtype.
+        """Return the options, with the model's scale added if pixels must be scaled before the model gets them.
 
+        The model itself scales integers of `DTYPES`. Integers of other dtypes, such as uint32, are scaled beforehand.
         The dtype or the request decides whether values are reflectance. It is never guessed from their mean.
         """
         if _sets_scale(params):
@@ -282,7 +283,10 @@ def _common_dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
 
 
 def _check_integers(image: Modality, params: OutputParams, *, mixed: bool) -> None:
-    """Raise InputError if an image has integer pixels and no scale, or both integer and float files."""
+    """Raise InputError if an image's integer pixels lack a scale, or if a scale would fit only some of its files.
+
+    ``mixed`` says that some files of the image hold integers, and others hold floats.
+    """
     if mixed and image.scaling.scale != 1:
         raise InputError(
             f"some files of {image.name} hold integers, which need the model's constant_scale, and others hold floats,"

@@ -1,4 +1,8 @@
-"""Look up the patch size of TerraTorch's backbones, their class tokens, and the dates of their patch tokens."""
+"""Look up the patch size of TerraTorch's backbones, and the kinds of tokens that they return.
+
+Some backbones return class tokens before the patch tokens. Some return separate patch tokens for each date of the
+input.
+"""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class ImageScaling:
     stds: tuple[float, ...] | None
     """Standard deviations in the order of ``means``."""
     scale_is_explicit: bool = False
-    """Whether the table ``mmout`` of config.json sets the scale. A scale of 1 then means that integers need no scaling,
-    as in masks."""
+    """Whether the user set the scale, in the table ``mmout`` of config.json. A scale of 1 then means that integers are
+    not to be scaled, as in masks. Otherwise a scale of 1 may be a mere default."""
 
     def formulas(self, bands: int) -> list[str]:
         """Return the formula that scales each band, as text. Only the statistics of the first date are shown."""
@@ -55,7 +55,10 @@ def _per_band(numbers: Sequence[float], bands: int) -> Sequence[float]:
 
 
 def is_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
-    """Return whether all statistics are small, as for reflectance, and not just means of 0 with deviations of 1."""
+    """Return whether means and standard deviations are small enough to be statistics of reflectance (at most 2).
+
+    Return False for means of 0 with deviations of 1, because they leave values unchanged.
+    """
     means, stds = tuple(means), tuple(stds)
     identity = not any(means) and all(std == 1 for std in stds)
     return not identity and all(abs(number) <= _MAX_REFLECTANCE for number in (*means, *stds))
@@ -71,7 +74,7 @@ def no_scale(image: str) -> str:
 
 
 def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """Return the table at the path ``names`` of keys in nested tables, or an empty table if it is missing."""
+    """Follow the keys ``names`` through nested tables. Return the table found, or an empty table if it is missing."""
     for name in names:
         table = entries.get(name)
         entries = table if isinstance(table, Mapping) else {}
@@ -93,7 +96,7 @@ def statistics_in(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 def scaling_of(
     image: str, bands: Sequence[str], module: Mapping[str, Any], overrides: Mapping[str, Any], *, alone: bool
 ) -> ImageScaling:
-    """Return the scale and statistics of one image, as set by the tables ``module`` and ``overrides`` of config.json.
+    """Return the scale and statistics of one image from config.json. Entries of ``overrides`` take precedence.
 
     ``module`` is the table ``pretrained_cfg.data`` of config.json, which describes TerraTorch's data module.
     ``overrides`` is the table ``"mmout": {"input": ...}``. ``alone`` is true if the model takes no other image.

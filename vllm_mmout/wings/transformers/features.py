@@ -56,7 +56,7 @@ class FeaturesMapper:
 
     @property
     def pictures(self) -> bool:
-        """Whether the input is a video. Its frames are given as picture files."""
+        """Whether files in the input are pictures: True for a video, which is a list of pictures, otherwise False."""
         return self.head.takes == "video"
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:

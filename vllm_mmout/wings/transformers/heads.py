@@ -34,7 +34,8 @@ class Head:
     sized: bool = False
     """Whether the output processor needs the input's height and width."""
     text: bool = False
-    """Whether this is a head of text models, which vLLM may serve by converting a language model in its registry."""
+    """Whether the head belongs to text models that vLLM may serve itself, because vLLM can convert its class of a
+    language model, such as LlamaForCausalLM, to a classifier or an encoder."""
     prompt: tuple[str, ...] = ()
     """Names of the request fields that are allowed beside the picture, such as a text or points."""
     needs: tuple[str, ...] = ()
@@ -182,11 +183,12 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
     },
     **{f"{family}Model": Head("audio", "tensor") for family in ("Wav2Vec2Conformer", "WavLM")},
 }
-"""Settings of single architectures, which take precedence over `TABLES`."""
+"""Settings by name of an architecture. They are for architectures that are missing in transformers' tables, or need
+other settings than `TABLES` has for their kind of head, and take precedence over `TABLES`."""
 
 
 def head_of(architecture: str) -> Head | None:
-    """Return the settings for an architecture, or None if this package does not serve it."""
+    """Return the input and output settings for an architecture, or None if this package does not serve it."""
     return _heads().get(architecture)
 
 

@@ -1,4 +1,4 @@
-"""List the private functions of vLLM that decide whether vLLM itself serves a transformers model."""
+"""List the private functions of vLLM that tell whether vLLM can serve a transformers model without this package."""
 
 from __future__ import annotations
 

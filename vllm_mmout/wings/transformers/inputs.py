@@ -121,7 +121,7 @@ class PictureMapper(RasterMapper):
         return True
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
-        """Open the picture or raster of a request, and check the prompts beside it."""
+        """Open the picture or raster of a request, and check the fields beside it, such as texts, points or boxes."""
         beside = dict(data) if isinstance(data, Mapping) and IMAGE in data else {}
         if not beside and isinstance(data, Mapping) and set(data) <= set(self.fields):
             raise InputError(

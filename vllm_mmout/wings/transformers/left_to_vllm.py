@@ -38,7 +38,10 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
 
 
 def _is_converted(architecture: str) -> bool:
-    """Return whether vLLM serves an architecture by converting a text generation model, such as LlamaForCausalLM."""
+    """Return whether vLLM serves an architecture by converting the text generation model of the same family.
+
+    For example, vLLM converts LlamaForCausalLM to a classifier to serve LlamaForSequenceClassification.
+    """
     from vllm.config import iter_architecture_defaults, try_match_architecture_defaults
 
     from vllm_mmout.models.vllm_registry import class_of_vllm

@@ -86,7 +86,10 @@ class Process:
 
 
 def processes(service: ForwardService) -> dict[str, Process]:
-    """Return the server's models and LoRA adapters as OGC processes, by id. Return {} if they cannot read files."""
+    """Return the server's models and LoRA adapters as OGC processes, in a dict by process id.
+
+    The dict is empty if the model does not accept files as input, because the input of a process is a file.
+    """
     inputs = service.binding.inputs
     if inputs is not None and not inputs.opens_files:
         return {}

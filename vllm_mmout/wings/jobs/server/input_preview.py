@@ -36,7 +36,8 @@ _AT_ONCE: Final = 16 << 20
 _SAME_DTYPES: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
 """Dtypes of inputs whose previews have the same dtype. Pixels of other inputs are converted."""
 _CONVERTED_DTYPES: Final = {"bool": "uint8", "int8": "int16"}
-"""Integer dtype of the preview for an input dtype that is not in `_SAME_DTYPES`. Any other input becomes float32."""
+"""Dtype of the preview for inputs of dtype bool or int8. For any other dtype that is not in `_SAME_DTYPES`, such as
+int64, the preview is float32."""
 _PHOTOMETRIC: Final = 262
 """Number (tag id) of the TIFF tag PhotometricInterpretation."""
 _RGB: Final = (2,)
@@ -154,7 +155,10 @@ def _is_rgb(file: BinaryIO) -> bool:
 def _bands_to_draw(
     raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None, *, coloured: bool
 ) -> tuple[int, ...]:
-    """Return the numbers of the bands to draw, chosen by the band names of the input or, if unnamed, of the model."""
+    """Return the numbers (from 1) of the bands to draw, chosen by the names of the input's bands.
+
+    If these bands are unnamed, and their number is that of the model's bands, the names of the model's bands are used.
+    """
     colours = len(names) - (raster.alpha is not None)
     mapper = None if inputs is None else inputs.rasters
     if mapper is not None and not any(names) and colours == len(mapper.bands) * (mapper.num_frames or 1):

@@ -43,7 +43,8 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     """One result of a job, as the server describes it to clients."""
 
     processor: str
-    """Name of the output processor, or kind of the result if the job has several kinds."""
+    """Name of the output processor that made the result. If the request asks one processor for several kinds of output,
+    this is the kind of this result, such as "polygons"."""
     day: str | None = None
     """Day of a map, such as "2024-06-01", if the job makes a map of each day. Otherwise None."""
     output_format: str
@@ -101,7 +102,7 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Form of a job's results, chosen by a client of OGC API Processes."""
+    """Delivery options that a client of OGC API Processes chose: files or one JSON document, and data or URLs."""
 
     document: bool = False
     """Whether the client wants one JSON document with all results, instead of files."""
@@ -129,7 +130,8 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """Time when the job completed or failed."""
     expires_at: float | None = None
     outputs: tuple[SceneOutput, ...] = ()
-    """Results of a completed job. While a job is in progress, the results that are just being stored."""
+    """Results of the job, empty until all of them are computed. The results are listed here before their files are
+    stored, so that another server can remove the files if this server stops in between."""
     error: SceneError | None = None
     request: str | None = None
     """Client's request as JSON, so that another server can start the job again.

@@ -45,7 +45,7 @@ class JobKind:
     """Error type in the response for a job that does not exist. If None, it is vLLM's type for HTTP status 404."""
 
     def id_of(self, request: Request) -> str:
-        """Return the job id in a request's path, or "" if it is not a valid id of such a job."""
+        """Return the job id in a request's path, or "" if the id is malformed or belongs to another type of job."""
         job_id = str(request.path_params[self.parameter])
         return job_id if job_id.startswith(self.prefix) and _REST.fullmatch(job_id[len(self.prefix) :]) else ""
 

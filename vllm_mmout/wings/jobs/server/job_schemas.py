@@ -17,12 +17,12 @@ _NOT_WRITTEN: Final = "a client cannot choose where the server writes the result
 SCENES: Final = EDITS.without(("stream", "partial_images", "response_format"), _BY_ID, path=_SCENES).without(
     ("path",), _NOT_WRITTEN, path=_SCENES, apart=EDITS.apart
 )
-"""Fields of a request that starts a job. They are the fields of an image edit without ``stream``, ``partial_images``,
-``response_format`` and ``path``."""
+"""Fields of a request to ``/v1/scenes``, which starts a job. They are the fields of ``/v1/images/edits`` without
+``stream``, ``partial_images``, ``response_format`` and ``path``."""
 
 
 def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of an object with these properties, which are all required."""
+    """Return the JSON schema of an object whose properties are the keyword arguments. All of them are required."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 

@@ -28,7 +28,10 @@ MOST_PIXELS: Final = 1 << 26
 
 
 async def send_figure(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """Send a figure of a job's result as PNG. Only a few figures are drawn at once, each in a thread."""
+    """Draw a job's result as a map with legend, scale bar and north arrow, and send this figure as PNG.
+
+    Drawing runs in a thread. Only a few figures and input previews are made at once, because each needs much memory.
+    """
     output = chosen_output(request, job)
     if output.output_format != "tiff" or output.size is None:
         raise ApiError(

@@ -93,7 +93,7 @@ async def _unfinished_preview(request: Request, job: SceneJob, runner: SceneRunn
 
 
 def chosen_output(request: Request, job: SceneJob) -> SceneOutput:
-    """Return the first of the results of a job that the query of a request chooses."""
+    """Return the job's result that the query parameters select, or the first if they select several results."""
     return chosen_outputs(request, job)[0]
 
 

@@ -39,7 +39,7 @@ async def _find(request: Request, *, growing: bool = False) -> ResultFile:
 
 
 async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> ResultFile:
-    """Return the latest picture of a running job as GeoTIFF, and request a newer picture for the next time."""
+    """Return the latest preview of a running job as GeoTIFF, and have a newer preview made for later requests."""
     wait = {"Retry-After": "1"}
     if chosen := [name for name in SELECTORS if name in request.query_params]:
         raise ApiError(

@@ -183,7 +183,10 @@ def checked_dtype(dtype: object) -> str | None:
 
 
 def checked_device(device: object) -> str | None:
-    """Return the option ``device``. Raise an OptionError if it is malformed, but not if the device is missing."""
+    """Return the option ``device``. Raise an OptionError if the text is not the name of a torch device.
+
+    Whether this machine has the device is not checked.
+    """
     import torch
 
     if device is None:

@@ -18,9 +18,10 @@ Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
 """Function that decodes codes to float32 samples [channels, samples]."""
 
 _TEST_FRAMES = (64, 256, 1024)
-"""Lengths in frames of the test sounds that show how many frames affect a sample, in the order of the tests."""
+"""Lengths in frames of the sounds that `Probe.context` decodes to measure how many frames affect a sample. A longer
+sound is tried only if the shorter sound was too short for the measurement."""
 _MIN_TEST_FRAMES = 16
-"""Length in frames of the shortest test sound that measures the samples per frame."""
+"""Length in frames of the shortest sound that `Probe.lengths` decodes to compute the number of samples per frame."""
 _TEST_SOUNDS = 3
 """Number of random test sounds of each length. One is not enough, because changing a frame may by chance leave the
 samples of a sound equal."""

@@ -33,7 +33,7 @@ class CustomDecoder(TokenDecoder):
         self.sampling_rate = rate if isinstance(rate, int) else None
 
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode the codes of several pictures or sounds of the same shape with the user's object."""
+        """Decode codes of several pictures or sounds of the same shape by calling the user's method ``decode``."""
         import torch
 
         result = self.model.decode(_shaped(codes))

@@ -207,7 +207,7 @@ class EncodecDecoder(CausalCodec):
     model_name: ClassVar[str] = "EncodecModel"
 
     def decoded(self, codes: torch.Tensor) -> Any:
-        """Call the model's ``decode`` with the codes as one chunk, whose amplitude is not rescaled."""
+        """Call the model's ``decode`` with all codes as one chunk, and without a factor that scales the samples."""
         return self.model.decode(codes.unsqueeze(0), [None], return_dict=True)
 
 

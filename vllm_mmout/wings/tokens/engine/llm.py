@@ -82,7 +82,10 @@ class BoundTokenLLM(LLM):
     def wait_for_completion(  # type: ignore[override]  # vLLM's returns any kind of output, this only one kind
         self, *args: Any, **kwargs: Any
     ) -> list[RequestOutput]:
-        """Wait for all requests like vLLM. Return one result per prompt, as `generate` does for a list of prompts."""
+        """Wait until all enqueued requests are complete and their media are decoded. Return one result per prompt.
+
+        The result of a failed prompt is a `TokenRequestOutput`, whose ``error`` is the exception.
+        """
         with self.llm_engine.mmout.delayed(self.llm_engine.wake):
             return _with_failures(super().wait_for_completion(*args, **kwargs), single=False)
 

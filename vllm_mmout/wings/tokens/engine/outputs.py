@@ -38,7 +38,7 @@ class RoutedDetokenizer(IncrementalDetokenizer):
     mmout: TextFilterState
 
     def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:  # noqa: FBT001 - vLLM's signature
-        """Tell text from media among the new tokens, and detokenize the text like vLLM. Return any stop string."""
+        """Detokenize new tokens, but skip picture and sound tokens. Return the stop string in the text, or None."""
         self.mmout.is_text = iter(self.mmout.text_filter.feed(new_token_ids, stopped=stop_terminated))
         stop: str | None = super().update(new_token_ids, stop_terminated)
         return stop

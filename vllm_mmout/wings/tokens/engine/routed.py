@@ -100,7 +100,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     """Observer of the engine, such as metrics, which is notified of failed requests."""
 
     def setup(self, binding: TokenBinding) -> None:
-        """Initialize the attributes of this class, after the class of an existing object was changed to it."""
+        """Add this class's attributes to an object whose class was changed from vLLM's class to this class."""
         self.binding = binding
         self.pending = {}
         timeout = binding.settings.decode_timeout_s
@@ -249,9 +249,9 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """Abort requests like vLLM. Complete pictures and sounds are still decoded, unless ``internal`` is set.
+        """Abort requests. As long as a client waits for them, their complete pictures and sounds are still decoded.
 
-        Nobody waits if ``internal`` is set: ``generate`` itself then aborts, because its caller has gone.
+        Nobody waits with ``LLM``, or if ``internal`` is set: ``generate`` then aborts because its caller has gone.
         """
         request_ids = list(request_ids)
         with self.lock:
@@ -271,7 +271,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return [state for state in token_states if id_set & _ids_of(state, internal=internal)]
 
     def _states_of_request(self, state: TokenRequestState) -> list[TokenRequestState]:
-        """Return the states of all answers to the request of ``state``, including ``state``."""
+        """Return the states of all answers to one request. ``state`` may be the state of any of these answers."""
         if state.parent_req is None:
             return [state]
         return self._states_with_ids([state.parent_req.request_id], internal=True)

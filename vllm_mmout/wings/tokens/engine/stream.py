@@ -55,7 +55,8 @@ class MediaStream:
         self._batcher = batcher
         self._settled = settled
         self._unsubmitted: list[Medium] = []
-        """Complete pictures and sounds that have not been submitted for decoding, because an error occurred before."""
+        """Complete pictures and sounds that were not submitted for decoding, because the answer had an `error` or was
+        cancelled before they were complete."""
         self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
         """Error that makes the answer fail, or None."""

@@ -14,9 +14,10 @@ ON_V2: Final = f"{_HERE}.on_v2:GuidedOnV2"
 
 
 def configure(vllm_config: VllmConfig) -> None:
-    """Add the logits processor that keeps pictures and sounds complete to an engine's config.
+    """Change an engine's config so that the engine can restrict answers to complete pictures and sounds.
 
-    It is added as an import path, because each process of the engine imports it.
+    This adds a logits processor to the config. It is added as an import path, because each process of the engine
+    imports it.
     """
     model_config = vllm_config.model_config
     if model_config is None or model_config.runner_type != "generate":

@@ -34,7 +34,10 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def of(cls, layout: TokenLayout, *, alone: bool, opened: bool, budget: int, stops: Sequence[int] = ()) -> Self:
-        """Create the token rules for one answer. ``layout`` describes the answer's picture or sound tokens."""
+        """Create the rules that say which tokens an answer may contain.
+
+        ``layout`` describes the tokens of pictures or sounds.
+        """
         fields = json.dumps(asdict(layout), sort_keys=True)
         return cls(layout=fields, alone=alone, opened=opened, budget=budget, stops=tuple(stops))
 

@@ -19,7 +19,7 @@ class Fit(NamedTuple):
     first: int
     stop: int
     after: int
-    """Minimum number of tokens still needed to complete the picture or sound after a token of this range."""
+    """Minimum number of tokens that must follow a token of this range before the picture or sound is complete."""
 
 
 class Body(ABC):

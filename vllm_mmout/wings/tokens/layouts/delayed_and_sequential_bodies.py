@@ -77,7 +77,10 @@ class DelayedBody(Body):
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _padding_may_begin(self, step: int, book: int) -> bool:
-        """Return whether the first codebook's padding may begin now. Its start tells the number of frames."""
+        """Return whether the next token may be the first padding of codebook 0, which ends the codes of codebook 0.
+
+        The number of frames is known from the position of this padding.
+        """
         return book == 0 and step > 0 and self._frame_count is None
 
     def _frames(self) -> NDArray[np.int64]:

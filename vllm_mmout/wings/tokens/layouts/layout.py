@@ -68,7 +68,7 @@ class TokenLayout(LayoutFields):
 
     @property
     def delay(self) -> int:
-        """Return the number of frames that the order "delayed" adds: codebook k is delayed by k frames.
+        """Return how many extra frames the order "delayed" needs, because codebook k begins k frames late.
 
         It is 0 for other orders.
         """

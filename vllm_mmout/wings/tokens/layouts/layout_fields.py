@@ -29,8 +29,9 @@ class LayoutFields:
     modality: Literal["image", "audio"]
     """Kind of media that the tokens encode: "image" or "audio"."""
     first: int | tuple[int, ...]
-    """Token id of code 0. A tuple has one id for each position in a frame. A number applies to all positions, except in
-    the order "interleaved", where the range of the first position begins at it, and the other ranges follow."""
+    """Token id of code 0: a tuple with one id per position in a frame, or one id for all positions. In the order
+    "interleaved", a single id is that of the first position, and the id range of each later position follows the range
+    before it."""
     size: int | tuple[int, ...]
     """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
     codebooks: int = 1
@@ -56,9 +57,9 @@ class LayoutFields:
     """Token ids of the marker after each picture or sound. Without a marker, a picture ends when its grid is full, and
     a sound before the next token that is not a code."""
     opened: bool = False
-    """Whether every prompt ends inside a picture or sound, which the answer then continues. If False, only a prompt
-    that ends with ``begin`` is continued. Codes in the prompt are not decoded. An answer that begins with text
-    continues nothing."""
+    """Whether every prompt ends inside a picture or sound, which the answer continues. If False, this holds only for
+    prompts that end with ``begin``. An answer that begins with text is read as text in both cases. Codes in the prompt
+    are not decoded."""
     text_inside: bool = False
     """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text also belongs to the
     answer's text. Without ``end``, such a sound lasts until the next ``begin`` or the end of the answer."""

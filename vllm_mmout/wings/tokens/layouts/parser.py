@@ -20,11 +20,11 @@ class NextTokens(NamedTuple):
     """Tokens that may come next in an answer whose pictures and sounds must all be complete."""
 
     fits: tuple[Fit, ...] = ()
-    """Ranges of picture or sound tokens that may come next. `Fit.after`, the number of tokens that must follow, also
-    counts the end marker."""
+    """Ranges of picture or sound tokens that may come next. The field ``after`` of a range counts all tokens that must
+    follow to complete the picture or sound, including the end marker."""
     text: int | None = None
-    """Minimum number of tokens, after a text token, to complete the unfinished picture or sound, or 0 if none is
-    unfinished. None if a text token may not come next."""
+    """Minimum number of tokens that must follow if the next token is text. They complete the unfinished picture or
+    sound, so the number is 0 if nothing must be completed. None if the next token must not be text."""
     may_end: bool = False
     """Whether the answer may end after the tokens so far."""
 
@@ -78,7 +78,10 @@ class StreamParser:
 
     @property
     def next(self) -> NextTokens:
-        """Return the tokens that may come next if all pictures and sounds must be complete. Empty after an error."""
+        """Return the tokens that may come next in an answer that must contain only complete pictures and sounds.
+
+        After an error, return a `NextTokens` that allows no token.
+        """
         layout, body = self._layout, self._body
         if self.error is not None:
             return NextTokens()

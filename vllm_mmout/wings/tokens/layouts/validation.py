@@ -60,7 +60,10 @@ def _struct(layout: type[LayoutFields]) -> type[msgspec.Struct]:
 
 
 def check(layout: LayoutFields) -> None:
-    """Check that the fields of a token layout do not contradict each other. Their types must be correct."""
+    """Raise an OptionError if a field of a token layout is out of range or contradicts another field.
+
+    The types of the fields must already have been checked by `checked_types`.
+    """
     _check_codebooks(layout)
     _check_order(layout)
     _check_modality(layout)

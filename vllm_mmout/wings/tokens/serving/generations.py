@@ -174,7 +174,7 @@ def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
 
 
 def nothing_made(noun: str, outputs: RequestOutput) -> ApiError:
-    """Return the error for answers without any ``noun``, which is "picture" or "sound"."""
+    """Return the ApiError for answers that lack a picture or sound. ``noun`` is "picture" or "sound"."""
     reasons = {str(answer.finish_reason) for answer in outputs.outputs}
     return ended_without(noun, reasons, max(len(answer.token_ids) for answer in outputs.outputs))
 

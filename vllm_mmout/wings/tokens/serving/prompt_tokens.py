@@ -154,8 +154,8 @@ class PromptTokens:
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
         self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled_pieces({})))
         self._template_tokens: dict[frozenset[str], list[int]] = {}
-        """Cache of the special tokens that the prompt template contains, by the set of placeholders that a client
-        fills. They depend on this set because the default texts of other placeholders may contain special tokens."""
+        """Cache of the prompt template's own special tokens. A key is the set of placeholders that a client fills.
+        Other placeholders get their default text, which may add special tokens, so each set has its own entry."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
         """Encode the prompt with the client's ``values`` in its placeholders. Errors name the request field ``param``.

@@ -35,7 +35,7 @@ _ROUTES = {
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Output processor, prompt encoder and picture sizes of a server for one kind of media, pictures or sounds."""
+    """Objects that a server needs to make one kind of media (pictures or sounds) from a client's prompt."""
 
     name: str
     """Name of the output processor."""

@@ -139,7 +139,10 @@ async def _bytes(spoken: SpokenAnswer) -> AsyncGenerator[Event, None]:
 
 
 async def _events(spoken: SpokenAnswer) -> AsyncGenerator[Event, None]:
-    """Yield OpenAI's events, see https://platform.openai.com/docs/api-reference/audio/speech-audio-delta-event."""
+    """Yield speech as OpenAI's server-sent events: pieces of the sound file in base64, then the token counts.
+
+    The events are described at https://platform.openai.com/docs/api-reference/audio/speech-audio-delta-event.
+    """
     async with aclosing(spoken.pieces()) as pieces:
         async for piece in pieces:
             yield _event("speech.audio.delta", audio=b64encode(piece).decode())

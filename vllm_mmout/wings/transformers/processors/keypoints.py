@@ -66,7 +66,10 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
     name: ClassVar[str] = "pose-estimation"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> KeypointsOutput:
-        """Build a `KeypointsOutput` in pixels of the input. ``object`` of each joint is the index of its person."""
+        """Build a `KeypointsOutput` with the joints of all persons, in pixels of the input.
+
+        The field ``object`` of each joint is the index of its person, in the order of the request's ``boxes``.
+        """
         from vllm_mmout.outputs.keypoints import Keypoint, KeypointsOutput
 
         tensors, size = _split_size(raw)

@@ -34,7 +34,10 @@ _NONE = Parameter(_LIMIT_ARGUMENT, Parameter.KEYWORD_ONLY)
 
 
 class ObjectDetectionProcessor(OfFolder):
-    """Output processor for objects as boxes. Labels and scores come from the model's image processor.
+    """Output processor that detects objects and returns the box, label and score of each object.
+
+    Boxes, class numbers and scores are computed by the model's image processor. Labels are the names of the classes in
+    config.json.
 
     Args:
         threshold: only objects with a higher score are returned.
@@ -154,7 +157,10 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return all objects in a picture, and 0 for omitted objects, because this processor does not limit them."""
+        """Return the objects in a picture, and the number of objects that were left out, which is always 0.
+
+        Processors that take texts do not limit the number of objects.
+        """
         import torch
 
         texts = as_texts(tensors[TEXTS])

@@ -1,4 +1,4 @@
-"""Scale tensors with a value for each pixel to the size of the input."""
+"""Resize a model's per-pixel output tensors to the height and width of the input."""
 
 from __future__ import annotations
 

@@ -113,9 +113,10 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return as_vectors(_raster(*joined_segments(parts)), asked_output(self, self.name, params), params)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for each scene of a mosaic. Raise OptionError if the scenes would give segments.
+        """Return the options for each scene of a mosaic. Raise OptionError if the output is made of numbered segments.
 
-        Each scene numbers its segments anew, so that a mosaic cannot join them.
+        Each scene numbers its segments anew, so that a mosaic cannot join them. The order "confident" is refused too,
+        because segments lack probabilities.
         """
         if params.mosaic == "confident":
             raise OptionError(
@@ -135,7 +136,11 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return method
 
     def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return each pixel's segment number, int32 [height, width], and [class, score] of segments, [queries, 2]."""
+        """Return the segment number of each pixel, and a table with the class and score of each segment.
+
+        The numbers are int32 [height, width]. The table is float32 [queries, 2], with -1 after the last segment.
+        ``row`` has the model's output tensors for one input, with a batch axis of length 1.
+        """
         import torch
 
         processor = self.image_processor

@@ -48,7 +48,10 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return torch.cat([self._reduce_one(row, height, width, params) for row in torch.split(logits.float(), 1)])
 
     def _reduce_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
-        """Reduce the logits of one request. For a map of classes, each class is scaled separately to save memory."""
+        """Resize the logits of one request, and compute class ids or another requested output from them.
+
+        For class ids, the logits of one class at a time are resized to the input's size, which saves memory.
+        """
         if self.travels(params) != "classes":
             return super().reduce(scaled(logits, height, width), params)
         classes = self.checked_logits(logits).shape[1]

@@ -32,7 +32,10 @@ def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -
 
 
 def whole_audio(media_options: RequestedMedia, sounds: Sequence[Any], transcript: str) -> dict[str, Any]:
-    """Convert the sounds of an answer, joined end to end, to the value of a message's field ``audio``. Blocks."""
+    """Return the value of a message's field ``audio``: the sounds of an answer, joined and encoded as base64.
+
+    The sounds are joined end to end. The call blocks while they are encoded.
+    """
     sound = joined(sounds)
     file = encoded(sound, media_options.form or "", FORMAT, media_options.budget)
     data = base64.b64encode(file.read(0, file.nbytes)).decode()

@@ -31,9 +31,8 @@ class WatchedEngine:
         """Length in seconds of the sound chunks to collect. If None, only complete pictures and sounds are
         collected."""
         self._output = output
-        """Value of `OutputParams.output` if answers may contain only complete pictures or sounds. None also allows
-        incomplete pictures and sounds.
-        """
+        """Value of `OutputParams.output` for all answers of the chat: "media" or "mixed" to allow only complete
+        pictures and sounds, or None to let answers contain any tokens."""
         self._media: defaultdict[int, list[Any]] = defaultdict(list)
         """Collected pictures and sounds that `take` has not returned yet, by the index of their answer."""
         self.failure: ApiError | None = None
