@@ -59,7 +59,12 @@ class Server:
         return self.address + path
 
     def quiet(self):
-        """Wait until no connection is left, whose threads would count."""
+        """Wait until the server has accepted all connections and closed them, and their threads have ended."""
+        to = urlsplit(self.address)
+        # Connections are accepted in their order, so those before this one have their threads once it is closed.
+        with socket.create_connection((to.hostname, to.port), 120) as last, suppress(ConnectionError):
+            last.shutdown(socket.SHUT_WR)
+            last.recv(1)
         deadline = time.monotonic() + 120
         while any("process_request_thread" in thread.name for thread in threading.enumerate()):
             assert time.monotonic() < deadline, "a connection is left open"

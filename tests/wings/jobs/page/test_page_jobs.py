@@ -27,11 +27,15 @@ def test_a_cancelled_job_is_gone(page, scene):
     """Cancel ends the job on the server, and the input can be run again."""
     given(page, scene)
     fill(page, tile=8)
+    states = "**/v1/scenes/*"
+    # The page learns nothing of the job before Cancel is clicked, so the job cannot end before, however fast it is.
+    page.route(states, lambda route: None if route.request.method == "GET" else route.fallback())
     with page.expect_response(lambda answer: answer.url.endswith("/v1/scenes")) as answer:
         page.click("#run")
     job = answer.value.json()["id"]
     page.click("#cancel")
     page.wait_for_selector("#run", state="visible")
+    page.unroute(states)
     page.wait_for_function("id => !document.querySelector(`[data-id='${id}']`)", arg=job)
     assert httpx.get(f"{address(page)}/v1/scenes/{job}").status_code == 404
     fill(page, tile="", window="0,0,64,64")
