@@ -38,7 +38,9 @@ def test_bands_of_a_folder_are_chosen_by_name(landsat, form):
 @pytest.mark.parametrize("numbers", [{"bands": [1, 2, 3]}, {"indices": [0, 1, 2]}, {"bands": ["B1", 2, "B3"]}])
 def test_numbers_choose_nothing_in_a_folder(landsat, numbers):
     """Its files have no order: the first of them would be a quality band."""
-    with pytest.raises(InputError, match=r"is a number, and the files of a folder have no order; .*'B2' \(.*_B2.TIF\)"):
+    with pytest.raises(
+        InputError, match=r"is a number, and the files of a folder or a STAC item have no order; .*'B2' \(.*_B2.TIF\)"
+    ):
         seen(mapper("a", "b", "c"), landsat, **numbers)
 
 

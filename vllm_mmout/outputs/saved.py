@@ -28,8 +28,8 @@ _ENTRY: Final = re.compile(r'<paletteEntry\b(?=[^<>]*?\bvalue="(\d{1,5})")(?=[^<
 def open_result(path: str | Path) -> StoredRaster:
     """Open a raster that a request saved as GeoTIFF, for example to draw a figure of it without the model.
 
-    Names and colours of classes, units and the assumptions about the input are read from the file. The colours of
-    a file of more than 8 bits are in the QGIS style beside it (``.qml``). Without it the classes get the usual colours.
+    Names and colours of classes, units and the assumptions about the input are read from the file. If it has no table
+    of colours, they are read from the QGIS style beside it (``.qml``). Without both, classes get the usual colours.
     The pixels are read when they are needed. The file is never removed.
 
     Args:

@@ -309,6 +309,23 @@ def test_the_baseline_of_sentinel_2_tells_the_offset(root, fields, bands, moved,
     assert bool(said) == ("1000" in notes)
 
 
+@pytest.mark.parametrize(
+    ("fields", "moved"),
+    [
+        ({"s2:processing_baseline": "05.10"}, -1000),
+        ({"s2:processing_baseline": "03.01"}, 0),
+        ({"s2:processing_baseline": "05.10", "earthsearch:boa_offset_applied": True}, 0),
+    ],
+)
+def test_sentinel_2_gives_reflectance_of_every_baseline(root, fields, moved):
+    """With scale="file" the unit does not depend on the baseline, although no item states the scale."""
+    mapped = seen(of_product(root, fields), scale="file")
+    valid = (pixels(TILE, DAY) > 0).all(axis=0)
+    expected = (pixels(TILE, DAY).astype(float) + moved) / 10000
+    np.testing.assert_allclose(mapped.tensors["pixel_values"][:, valid], expected[:, valid], atol=1e-6)
+    assert not any("scale" in note for note in mapped.source.assumed)
+
+
 def test_bands_with_different_offsets_are_refused(root):
     """The message names one asset of each offset."""
     item = of_product(root, {})

@@ -254,8 +254,8 @@ def _band_index(band: int | str, bands: BandList) -> int:
         return indices[0]
     if not bands.by_number:
         raise InputError(
-            f"band {band} is a number, and the files of a folder have no order; choose by name with bands=[...], or"
-            f" give the files in a list; {bands.what} has {bands}"
+            f"band {band} is a number, and the files of a folder or a STAC item have no order; choose by name with"
+            f" bands=[...], or give the files in a list; {bands.what} has {bands}"
         )
     if isinstance(band, bool) or not isinstance(band, int | np.integer) or not 1 <= band <= len(bands.bands):
         raise InputError(f"band {band} does not exist (bands count from 1); {bands.what} has {bands}")

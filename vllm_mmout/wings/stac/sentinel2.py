@@ -53,20 +53,23 @@ class ProductCounts:
         return cls(name, _text_of(properties.get(_BASELINE)), properties.get(APPLIED) is True)
 
     def packing(self, scale: float | None) -> Packing:
-        """Return scale and offset of a band whose STAC item lacks an offset. ``scale`` is the item's scale, or None."""
-        known = 1.0 if scale is None else scale
+        """Return scale and offset of a band whose STAC item states no offset. ``scale`` is the item's scale, or None.
+
+        Without a scale it is the scale of all Sentinel-2 products, unless their processing baseline is unknown.
+        """
+        known = _SCALE if scale is None else scale
         if self.applied:
-            return Packing(known, 0.0, "the STAC item")
+            return Packing(known, 0.0, "the STAC item" if scale else f"{APPLIED} of the STAC item")
         if self.baseline is None:
             doubt = sentinel2_doubt(
                 f"STAC item {self.name} is of Sentinel-2, and states neither the offset of its counts nor ESA's"
                 f" processing baseline ({_BASELINE})"
             )
-            return Packing(known, 0.0, "the STAC item", doubt=doubt)
+            return Packing(1.0 if scale is None else scale, 0.0, "the STAC item", doubt=doubt)
+        said_by = f"{_BASELINE} {self.baseline} of the STAC item"
         if tuple(map(int, self.baseline.split("."))) < _HIGHER_SINCE:
-            return Packing(known, 0.0, "the STAC item")
-        known = _SCALE if scale is None else scale
-        return Packing(known, _SHIFT * known, f"{_BASELINE} {self.baseline} of the STAC item", shift=_SHIFT)
+            return Packing(known, 0.0, "the STAC item" if scale else said_by)
+        return Packing(known, _SHIFT * known, said_by, shift=_SHIFT)
 
 
 def _text_of(baseline: Any) -> str | None:
