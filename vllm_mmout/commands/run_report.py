@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def report(name: str, result: MultimodalRequestOutput) -> bool:
-    """Print the paths of an input's results, and warnings, or its error. Return whether the input succeeded."""
+    """Print the result paths and warnings of an input, or its error if it failed. Return True if it succeeded."""
     if result.error is not None:
         name, message = without_secrets(name), str(result.error)
         print(message if name in message else f"{name}: {message}", file=sys.stderr)

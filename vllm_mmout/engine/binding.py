@@ -42,7 +42,7 @@ class EngineBinding(ABC):
     """Output processors of this process by name. The first is the default."""
     settings: EngineSettings
     choice: Choice
-    """Output processors that the engine argument, ``config.json`` or the model's class selects."""
+    """Selected output processors, with their options and the name of the setting that selected them."""
 
     generates: ClassVar[bool]
     """Whether the model generates tokens instead of answering in one forward pass."""

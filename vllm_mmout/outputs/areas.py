@@ -76,7 +76,8 @@ class AreasOutput(StructuredOutput):
     """Class areas inside each feature of the request's ``aoi``, by the feature's name. Empty if ``aoi`` has only one
     feature.
 
-    Where features overlap, a pixel counts in each of them, but once in ``classes``. JSON leaves out an empty dict."""
+    Where features overlap, a pixel counts in each of them. The field ``classes`` counts each pixel only once. JSON
+    leaves out an empty dict."""
 
     _inside: bool = PrivateAttr(default=False)
     """Whether only the pixels inside an area of interest were counted."""

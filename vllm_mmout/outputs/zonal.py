@@ -43,7 +43,7 @@ class NodataRow(Protocol):
 
 
 class AreaTable(Protocol):
-    """Interface of a table of the area of each class inside a feature, such as `vllm_mmout.outputs.FeatureAreas`."""
+    """Interface of an object with the class areas of one feature, such as `vllm_mmout.outputs.FeatureAreas`."""
 
     @property
     def classes(self) -> Sequence[ClassRow]:

@@ -26,10 +26,10 @@ class EngineFunctions:
     """Functions of `vllm_mmout.engine` that `OutputRegistry` calls. They are set when vLLM loads the plugin."""
 
     create_output_processor: Callable[[OutputRegistry, ModelConfig | None, Any], OutputProcessor | type]
-    """Function behind `OutputRegistry.create_output_processor`. It creates the output processor of a model."""
+    """Implementation of `OutputRegistry.create_output_processor`. It creates the output processor of a model."""
     output_router: Callable[[VllmConfig, bool], Callable[..., Any] | None]
-    """Function behind `OutputRegistry.output_router`. It returns a function that creates an engine's output processor,
-    or None to use vLLM's own output processor."""
+    """Implementation of `OutputRegistry.output_router`. It returns a function that creates the output processor of an
+    engine. If the engine uses vLLM's own output processor, it returns None."""
 
 
 class OutputRegistry:

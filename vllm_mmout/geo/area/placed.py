@@ -114,9 +114,10 @@ class PlacedArea:
         return inside
 
     def resized_mask(self, window: Window, size: tuple[int, int], feature: int | None = None) -> NDArray[np.bool_]:
-        """Return the mask of ``window`` in the raster resized to ``size`` (height, width).
+        """Return the mask of a window of the resized raster, bool [height, width], True inside the area.
 
-        A pixel of the resized raster is inside if the original pixel at its centre is inside.
+        ``size`` is the (height, width) of the resized raster, and ``window`` is in its pixels. A pixel is inside if the
+        original pixel at its centre is inside.
         """
         if size == self.size:
             return self.mask(window, feature)

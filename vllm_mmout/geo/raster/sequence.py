@@ -76,7 +76,7 @@ _RunsAndBlocks: TypeAlias = "Sequence[tuple[Run, Block]]"
 
 
 class _Reader:
-    """Reader of windows of an image. It yields arrays of several windows, while threads decode for the next arrays."""
+    """Reader of image windows. It yields arrays of several windows, while threads decode the pixels of later arrays."""
 
     def __init__(self, segments: SegmentedImage, blocks: Blocks, bands: Sequence[int]) -> None:
         self._segments = segments

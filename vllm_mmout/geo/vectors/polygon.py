@@ -254,7 +254,10 @@ class Lattice:
         return fields[used].tobytes(), np.append(0, np.cumsum(used.sum(axis=1)))
 
     def _numbers(self, rows: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return the x and the y coordinates of corners as text, uint8 [n, length], padded with zero bytes."""
+        """Format the x and y coordinates of polygon corners as text. Return two arrays of ASCII codes.
+
+        Each array is uint8 [n, length], with zeros after shorter texts.
+        """
         if self._tables is None:
             points = self.points(rows)
             return _texts(points[:, 0]), _texts(points[:, 1])

@@ -22,8 +22,8 @@ class InputBand:
     sensor: str | None = None
     """Name of the sensor that took the file's image, as `vllm_mmout.geo.sensor_of` returns it."""
     colour: str | None = None
-    """Colour of the band, such as "red", by the file's colour interpretation. It identifies the band only if the band's
-    names, such as "Band 1", do not describe it."""
+    """Colour of the band according to the file's colour interpretation, such as "red". It is used to identify the band
+    only if the band's names are not descriptive, such as "Band 1"."""
     source: Any = None
     """File that holds the band: an open file, or a path or description of a file to open when the band is chosen."""
     place: int = 0

@@ -187,7 +187,7 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Return each band's scale and offset, from the catalogue if the file lacks them, or () if nothing is added."""
+        """Return the scales and offsets of all bands, or () if the catalogue states none that the file lacks."""
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):
@@ -233,7 +233,7 @@ _NO_FILES = _NoFiles()
 
 
 def catalogued(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
-    """Return the input that a catalogue's record, such as a STAC item, describes, or None for any other data.
+    """Read a catalogue record, such as a STAC item, as a model input. Return None if ``data`` is not such a record.
 
     Args:
         data: the input as it was given, such as a path, an address, or a parsed record.

@@ -90,7 +90,10 @@ class Domains:
             )
 
     def check_resolved(self, host: str, addresses: Sequence[ResolvedAddress]) -> None:
-        """Raise InputError if a host that the operator did not list has a private address or one of this machine."""
+        """Raise InputError if a host has an IP address that is private or belongs to this machine.
+
+        Hosts that the operator listed may have such addresses.
+        """
         if not self.lists(host) and not all(is_public(address[4][0]) and not _is_own(address) for address in addresses):
             raise _HostRefusedError(
                 f"host {_shown(host)}, which is not of the public Internet; send the file itself, or have the host"

@@ -14,7 +14,8 @@ SCALE: Final = "constant_scale"
 
 _PACKAGES: Final = ("terratorch", "torchgeo")
 _MAX_REFLECTANCE: Final = 2.0
-"""Largest mean or standard deviation that counts as a reflectance. The reflectance of snow and clouds can exceed 1."""
+"""Largest mean or standard deviation (absolute value) that bands of reflectance can have. Larger values are statistics
+of unscaled integers. The limit is above 1, because the reflectance of snow and clouds can exceed 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,11 @@ class ImageScaling:
         return [f"({scale} - {mean:g}) / {std:g}" for mean, std in zip(means, stds, strict=True)]
 
     def lacks_scale(self, means: Sequence[float] | None = None, stds: Sequence[float] | None = None) -> bool:
-        """Return whether means and deviations are for reflectance, but no scale converts integers to reflectance."""
+        """Return True if the model expects reflectance, but no scale is set that converts integers to reflectance.
+
+        The model expects reflectance if its means and standard deviations are small, see `is_reflectance`. The
+        arguments take precedence over the statistics of this object.
+        """
         means, stds = means or self.means, stds or self.stds
         if self.scale != 1 or self.scale_is_explicit or means is None or stds is None:
             return False

@@ -71,8 +71,8 @@ class BlockCache:
         self._runs: dict[int, _BlockRun] = {}
         """Maps the index of each file block that is cached or being fetched to the request that fetches it."""
         self._read: OrderedDict[_BlockRun, None] = OrderedDict()
-        """Cached runs of file blocks that were read already, least recently read first. A full cache drops these runs
-        before runs that were fetched ahead and not read yet."""
+        """Cached groups of file blocks that have been read, the least recently read group first. A full cache drops
+        these groups first, then groups that were fetched ahead and not read yet."""
         self._unread: OrderedDict[_BlockRun, None] = OrderedDict()
         """Finished read-ahead requests with blocks that have not been read yet."""
         self._kept = 0

@@ -97,7 +97,10 @@ async def read_execute_request(request: Request, options: ServingOptions, proces
 
 
 def _decoded(body: bytearray) -> Any:
-    """Decode the JSON body of a request. Only values of input files may be long; all others are limited to 8 KB."""
+    """Parse the JSON body of an execute request. Most values may have at most 8 KB.
+
+    Values in ``inputs`` that hold files, an ``aoi`` or a prompt may be longer. Each of them has its own limit.
+    """
 
     def inputs(_: str, raw: memoryview) -> Any:
         return decoded_fields(raw, {**OF_IMAGES, IMAGE: partial(several, one=_file)})

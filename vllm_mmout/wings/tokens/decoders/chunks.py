@@ -23,8 +23,8 @@ sound is tried only if the shorter sound was too short for the measurement."""
 _MIN_TEST_FRAMES = 16
 """Length in frames of the shortest sound that `Probe.lengths` decodes to compute the number of samples per frame."""
 _TEST_SOUNDS = 3
-"""Number of random test sounds of each length. One is not enough, because changing a frame may by chance leave the
-samples of a sound equal."""
+"""Number of random test sounds of each length. A single sound is not enough: changing a frame of the sound may, by
+chance, change none of the samples."""
 
 
 class SoundChunks(ABC):

@@ -1,4 +1,4 @@
-"""Configure an engine with the logits processor that keeps pictures and sounds in its answers complete."""
+"""Configure an engine with the logits processor that restricts answers to complete pictures and sounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read from sampling params which tokens an answer may have (`Guide`), and refuse such rules from clients."""
+"""Read a request's token rules (`Guide`), which the engine puts in the sampling params. Refuse rules set by clients."""
 
 from __future__ import annotations
 

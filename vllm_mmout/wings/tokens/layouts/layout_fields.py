@@ -57,9 +57,11 @@ class LayoutFields:
     """Token ids of the marker after each picture or sound. Without a marker, a picture ends when its grid is full, and
     a sound before the next token that is not a code."""
     opened: bool = False
-    """Whether every prompt ends inside a picture or sound, which the answer continues. If False, this holds only for
-    prompts that end with ``begin``. An answer that begins with text is read as text in both cases. Codes in the prompt
-    are not decoded."""
+    """Whether every answer begins inside a picture or sound that its prompt opened. If False, an answer does so only if
+    its prompt ends with the tokens ``begin``.
+
+    Text at the beginning of an answer is read as text, whether this is True or False. Codes in the prompt are not
+    decoded."""
     text_inside: bool = False
     """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text also belongs to the
     answer's text. Without ``end``, such a sound lasts until the next ``begin`` or the end of the answer."""

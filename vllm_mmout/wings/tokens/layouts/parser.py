@@ -20,8 +20,8 @@ class NextTokens(NamedTuple):
     """Tokens that may come next in an answer whose pictures and sounds must all be complete."""
 
     fits: tuple[Fit, ...] = ()
-    """Ranges of picture or sound tokens that may come next. The field ``after`` of a range counts all tokens that must
-    follow to complete the picture or sound, including the end marker."""
+    """Ranges of picture or sound tokens that may come next. The field `Fit.after` of a range is the minimum number of
+    further tokens that complete the picture or sound, including its end marker."""
     text: int | None = None
     """Minimum number of tokens that must follow if the next token is text. They complete the unfinished picture or
     sound, so the number is 0 if nothing must be completed. None if the next token must not be text."""

@@ -180,10 +180,13 @@ def nothing_made(noun: str, outputs: RequestOutput) -> ApiError:
 
 
 def ended_without(noun: str, reasons: AbstractSet[str], tokens: int) -> ApiError:
-    """Return the error for answers that ended after ``tokens`` tokens without any ``noun`` ("picture" or "sound").
+    """Return the error for answers that ended without a picture or sound.
 
-    ``reasons`` are vLLM's finish reasons. The status is 422, because neither the client nor the server made a mistake.
-    After a 500, OpenAI's client would send the request again, and the answer would be generated again.
+    ``noun`` is "picture" or "sound". ``tokens`` is the number of tokens that were generated, and ``reasons`` are vLLM's
+    finish reasons.
+
+    The status is 422, because neither the client nor the server made a mistake. After a 500, OpenAI's client would send
+    the request again, and the answer would be generated again.
     """
     remedy = (
         "raise max_tokens"

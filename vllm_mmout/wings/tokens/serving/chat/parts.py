@@ -19,7 +19,10 @@ PIECE: Final = 3 << 16
 
 
 def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:
-    """Convert pictures to entries of a message's field ``images``. Their indices begin at ``first``. Blocks."""
+    """Convert pictures to entries of a message's field ``images``. Their indices begin at ``first``.
+
+    The call blocks while the pictures are encoded.
+    """
     entries = encode_pictures(media_options.maker, pictures, FormatChoice(), media_options.budget)
     image_entries = []
     for index, (picture, entry) in enumerate(zip(pictures, entries, strict=True), first):
