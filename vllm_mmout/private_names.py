@@ -78,7 +78,7 @@ The versions of those packages are restricted by setup.cfg or by vLLM.
 
 
 def third_party_faults() -> list[str]:
-    """Return a message for each private name that this package uses, but that the installed package lacks."""
+    """Return a message for each private name that this package uses and that is missing in the installed package."""
     return list(faults(contact for contact in THIRD_PARTIES if find_spec(contact.module.partition(".")[0])))
 
 

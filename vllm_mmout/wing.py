@@ -72,7 +72,7 @@ class Wing:
     ``one(data, opener)`` converts a record to a `models.inputs.catalogued.CataloguedInput`, and returns None for other
     data. It opens the record's files by ``opener``. ``many(data)`` returns the inputs in a list of records, or None."""
     describe: str = ""
-    """Import path of a module that writes a description, such as a STAC item, beside a saved result. ``check()`` raises
+    """Import path of a module that writes a description beside a saved result, such as a STAC item. ``check()`` raises
     if packages are missing. ``spare(path)`` raises if the description would overwrite a file. ``write(path, options,
     inputs)`` writes it, if the request has the option ``stac_item``."""
     testing: Mapping[str, str] = field(default_factory=dict)

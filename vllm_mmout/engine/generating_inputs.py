@@ -72,7 +72,7 @@ class _PictureParser(MultiModalDataParser):
 
 
 class PictureInfo(BaseProcessingInfo):
-    """Limits that vLLM asks for: number of pictures in a prompt, and number of tokens of a picture."""
+    """Limits for pictures that vLLM asks for: the number of pictures per prompt, and of tokens per picture."""
 
     def __init__(self, model: type, ctx: InputProcessingContext) -> None:
         super().__init__(ctx)
@@ -196,7 +196,7 @@ def _pictures(items: MultiModalDataItems) -> list[Any]:
 
 
 def _kept_uuids(inputs: ProcessorInputs, originals: Sequence[Any], processed: Sequence[Any]) -> Any:
-    """Return the client's UUIDs of the pictures, but None for each picture that the input processor replaced.
+    """Return the client's UUIDs of the pictures, and None in place of each picture that the input processor replaced.
 
     A UUID identifies only the client's own picture. Return None if the client gave no UUIDs.
     """

@@ -84,7 +84,7 @@ def generates_from_pictures(model: type) -> bool:
 
 
 def check_inputs_of_generating(model_config: ModelConfig) -> None:
-    """Raise if functions were registered for the inputs of a model that generates tokens, but vLLM cannot call them."""
+    """Raise if a model that generates tokens has registered input functions that vLLM cannot call."""
     cls = model_class(model_config)
     if cls is None or not (names := ", ".join(MULTIMODAL_INPUT_REGISTRY.registered(cls).decorators)):
         return

@@ -69,8 +69,7 @@ class CompiledForward:
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
         """Input dtypes that the model was compiled for. Batches with other dtypes run uncompiled. None if only a
-        submodule is compiled: the model's inputs may then have any dtypes, since the submodule's inputs always have the
-        same dtypes."""
+        submodule is compiled, because the submodule's inputs have the same dtypes for any inputs of the model."""
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
@@ -168,7 +167,7 @@ class CompiledForward:
             _check_close(self._batch(batch), expected)
 
     def _speedup(self, batch: Inputs) -> float:
-        """Return the time of eager mode divided by that of the compiled model, as the median of several rounds."""
+        """Return how many times faster the compiled model is than eager mode, as the median of several rounds."""
         ratios = []
         for _ in range(_ROUNDS):
             with torch.compiler.set_stance("force_eager"):

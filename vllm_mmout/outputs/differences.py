@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def difference(first: RasterOutput, other: RasterOutput, *, but: Collection[str] = ()) -> tuple[str, str, str] | None:
-    """Return (name, value, other value) of the first property, such as nodata, that differs between two rasters.
+    """Return (name, value, other value) of the first property that differs between two rasters, such as nodata.
 
     Pixels, size, georeference, metadata and the properties named in ``but`` are not compared. The values are text.
     Return None if all properties are equal.

@@ -27,8 +27,8 @@ _LONGEST_TEXT = 200
 _SHADE = 0.7
 """Opacity, 0 to 1, of the black background of captions. White text is legible on it over any picture."""
 _MAX_CAPTION, _MAX_LABELS = 0.5, 0.3
-"""Maximum height of a caption, and maximum total area of labels, as fractions of the picture's height and area. The
-first line and the first label are always drawn."""
+"""Limits for texts on a picture: height of a caption as a fraction of the picture's height, and total area of labels as
+a fraction of its area. The first line and the first label are always drawn."""
 _ELLIPSIS = "…"
 
 

@@ -172,7 +172,7 @@ def valid_mask(source: PreviewSource, nodata: float | None) -> NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class _PreviewAxis:
-    """Range of raster pixels that each pixel of a preview covers, along one axis."""
+    """Ranges of raster pixels along one axis, one range for each pixel of a preview."""
 
     first: NDArray[np.intp]
     """Index of the first raster pixel that each preview pixel covers."""

@@ -72,7 +72,7 @@ def _date_of(day: date | str) -> date:
 
 
 def _difference(first: RasterOutput, other: RasterOutput) -> tuple[str, Any, Any] | None:
-    """Return (name, value, other value) of a property that must be equal in all rasters of a series, but differs.
+    """Return the first property that must be equal in a series of rasters but differs: (name, value, other value).
 
     Return None if all such properties are equal.
     """

@@ -20,8 +20,8 @@ class Part:
     index: int
     """Index of the part within the user's request, from 0."""
     window: Window | None
-    """Window of the tile in the input. If the request selects a region of the input by ``window``, ``bbox`` or ``aoi``,
-    rows and columns are counted from the upper left corner of this region. None if the input was not cut into tiles."""
+    """Window of the tile in the input, or None if the input was not cut into tiles. If the request selects a region of
+    the input by ``window``, ``bbox`` or ``aoi``, the window is relative to the upper left corner of this region."""
     output: Any
     """Return value of ``decode``. None if the part was not sent to the model, because it lacks valid pixels."""
     valid: NDArray[np.bool_] | None = None
@@ -29,7 +29,7 @@ class Part:
 
 
 class PartBlock(Sequence[Part]):
-    """Sequence of `Part` objects, such as decoded tiles, of one engine request. Each is created when it is accessed."""
+    """Sequence of the parts of one engine request, such as decoded tiles. A `Part` is created when it is accessed."""
 
     def __init__(self, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
         """Store parts and their outputs, in the same order. A part is returned with its output as ``Part.output``."""

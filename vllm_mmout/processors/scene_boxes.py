@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.parts import Parts
 
 _CONTAINED = 0.5
-"""Fraction of a box's area. A box that the edge of its tile may cut off is dropped as a duplicate if a box of another
-tile covers more than this fraction of it."""
+"""Fraction of a box's area. A box at an edge of its tile may be cut off. Such a box is dropped as a duplicate if a box
+of another tile covers more than this fraction of it."""
 _MARGIN = 0.05
 """Fraction of a box's side. A box that is closer than this, or than 1 pixel, to an edge of its tile counts as cut off
 there."""
@@ -154,7 +154,7 @@ class _SceneBoxes:
 
 
 class _BoxIndex:
-    """Spatial index of boxes: a grid of cells over the scene, each with the boxes of each class that overlap it."""
+    """Spatial index of boxes: a grid of cells over the scene. Each cell lists the boxes that overlap it, by class."""
 
     def __init__(self, side: float) -> None:
         self._side = side
@@ -175,7 +175,7 @@ class _BoxIndex:
 
 
 def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the lowest and highest centre, along one axis, of the boxes that the tile at ``start`` may contribute.
+    """Return the range (lowest, highest) of box centres, along one axis, that the tile at ``start`` contributes.
 
     Boxes with other centres are taken from the neighbouring tiles. ``starts`` are the positions of all tiles, and
     ``tile`` is their length.

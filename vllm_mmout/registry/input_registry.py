@@ -19,8 +19,8 @@ MapperFunction: TypeAlias = Callable[[Any, Any], Any]
 keyword arguments of the model's ``forward``."""
 
 IMAGE: Final = "image"
-"""vLLM's name for the kind of inputs that are pictures. Single-pass models get all their inputs, such as rasters, under
-this name."""
+"""vLLM's name for pictures as a kind of input. Single-pass models get all their inputs under this name, even
+rasters."""
 
 REGISTERED = "_input_registrations"
 """Name of the model class attribute that holds the arguments of this registry's decorators."""

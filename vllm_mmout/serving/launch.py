@@ -156,7 +156,7 @@ def _configure_logging(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _results_folder(args: argparse.Namespace) -> Iterator[None]:
-    """Create a temporary folder for stored results, and remove it at the end, unless the user has set a folder."""
+    """Create a temporary folder for stored results, unless the user has set a folder. Remove it at the end."""
     for folder_path in remove_abandoned():
         _log.info("%s of a server that was killed is removed", folder_path)
     if hasattr(args, f"{PREFIX}results_dir"):

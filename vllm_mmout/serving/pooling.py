@@ -41,8 +41,8 @@ PATH = "/pooling"
 _TASK = "plugin"
 """Name of vLLM's pooling task for IO Processor plugins."""
 _SMALL = 1 << 16
-"""Largest body in bytes that is read even if the API key is missing or the server is full. The body must be read,
-because vLLM's own route may still answer a request without the field ``data``."""
+"""Largest body in bytes that is read without an API key, or while the server is full. The body must be read, because
+vLLM's own route may still answer the request if it lacks the field ``data``."""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:

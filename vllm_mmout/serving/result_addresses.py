@@ -82,7 +82,7 @@ class ResultAddress:
     cannot list the results."""
 
     def url(self, request: Request, end: str) -> str:
-        """Return the URL of the result that ``request`` names, with ``end``, such as "/content", added to the path.
+        """Return the URL of the result that ``request`` names. ``end``, such as "/content", is added to the path.
 
         Query parameters of the request that choose the result are kept.
         """

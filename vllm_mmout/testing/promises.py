@@ -146,7 +146,7 @@ def is_order_free(case: Case) -> None:
 
 
 def grouped_equals_single(case: Case) -> None:
-    """Check that ``reduce`` returns the same bits for a request in any group of requests, and alone."""
+    """Check that ``reduce`` returns the same bits for a request alone and in any group of requests."""
     together = case.reduce(case.make())
     if any(isinstance(sent, Refused) for sent in together):
         return  # the engine then reduces each request on its own

@@ -106,7 +106,7 @@ def _rebase(obj: Any, path: str) -> None:
 
 
 def v1_only_features(vllm_config: VllmConfig) -> list[str]:
-    """Return features that a model needs but Model Runner V2 lacks, under the names that vLLM uses for them.
+    """Return the features that a model needs and Model Runner V2 lacks, under vLLM's names for them.
 
     The list is empty for an engine with output processors if vLLM can build dummy inputs.
     """

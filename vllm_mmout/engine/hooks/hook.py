@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Value of `Hook.where` for hooks that only processes which create engines need. These are the processes that have
-imported vLLM's ``EngineArgs``. No other process has to import the hooked module."""
+"""Value of `Hook.where` for hooks that are needed only in processes that create engines. These processes have imported
+vLLM's ``EngineArgs``. Other processes need not import the hooked module."""
 CORE = "core"
-"""Value of `Hook.where` for hooks that only processes with an engine core need. These are the processes that have
-imported ``vllm.v1.engine.core``. No other process has to import the hooked module."""
+"""Value of `Hook.where` for hooks that are needed only in processes with an engine core. These processes have imported
+``vllm.v1.engine.core``. Other processes need not import the hooked module."""
 ANYWHERE = "anywhere"
 """Value of `Hook.where` for hooks that are needed in every process."""
 

@@ -248,7 +248,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
 
 
 def hooks() -> tuple[Hook, ...]:
-    """Return a hook for each callable of vLLM that this package or an extension package wraps or uses."""
+    """Return the hooks of this package and its extension packages: each vLLM callable that they wrap or use."""
     return (*CORE_HOOKS, *(row for row in _of_wings() if isinstance(row, Hook)))
 
 

@@ -109,7 +109,7 @@ def verify(
 def find_targets(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Find the module or class that each hook or attribute changes. Also return messages about missing callables.
+    """Find the module or class of each hook and each added attribute. Also return messages about missing callables.
 
     The dict maps full names to (module or class, attribute name).
     """
@@ -124,7 +124,7 @@ def find_targets(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Find the module or class of vLLM that ``row``, a hook or an added name, modifies. Store it in ``places``.
+    """Find the vLLM module or class to which ``row``, a hook or an added name, belongs. Store it in ``places``.
 
     The key in ``places`` is the full name of the hooked callable or added name. If vLLM lacks the callable, return a
     description of the fault, else None.

@@ -34,7 +34,7 @@ _MAP_OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("mosaic", "mosaic_grid", "path", "bbox", "bbox_crs", "aoi", "aoi_crs")),
     **dict.fromkeys(("each_day", "skip_failed", "stac_item"), False),
 }
-"""Options that a mosaic applies to its map and not to the requests of its scenes, with their default values."""
+"""Options of a mosaic's map, with the default values that they have in the requests of its scenes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,9 @@ class MosaicRun:
         self._aborted = True
 
     def result(self, request_id: str) -> MultimodalRequestOutput:
-        """Join the results of the scenes, save the maps if the request has a path, and return the result. Blocks.
+        """Join the results of the scenes into a map, or one map per day, and return the mosaic's result.
+
+        The maps are saved if the request has a path. The call blocks.
 
         Raises:
             MMOutError: all scenes failed, the results differ in their classes or bands, or the map cannot be written.

@@ -45,13 +45,14 @@ class MosaicScene:
     data: Any
     """The input as the user gave it."""
     sources: Any
-    """The input, with each catalogue record, such as a STAC item, replaced by the files that it describes."""
+    """The user's input. Each catalogue record in it, such as a STAC item, is replaced by the files that the record
+    describes."""
     whole: PlacedRaster
     """Georeference and size of the whole scene."""
     day: date | None
     """Day on which the scene was taken, or None if it is not stated."""
     days: tuple[date, ...]
-    """All days that the scene's files and its catalogue state, in UTC as far as known, sorted."""
+    """All days that are stated by the scene's files or by its catalogue, sorted, in UTC as far as known."""
     written: date | None
     """Day in TIFFTAG_DATETIME, which may be the day when the file was written."""
     scales: frozenset[tuple[float, float]]
@@ -158,7 +159,7 @@ def _days(data: Any, view: RasterView) -> tuple[date | None, tuple[date, ...], d
 
 
 def _scales(view: RasterView) -> frozenset[tuple[float, float]]:
-    """Return the pairs (scale, offset) that a scene's files state and that the reader does not apply to the pixels."""
+    """Return the pairs (scale, offset) in a scene's files that the reader does not apply to the pixels."""
     files = view.raster.members_of(view.bands)
     packings = [packing for file in files for packing in file.packing if packing.told and not packing.applied]
     # The shift is added to the numbers: the rest of the offset is that of the sum.

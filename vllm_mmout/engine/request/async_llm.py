@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.partial_images import PreviewRequest
 
 Results: TypeAlias = AsyncGenerator[MultimodalRequestOutput, None]
-"""Asynchronous generator of the progress reports of a request, and then its result."""
+"""Asynchronous generator that yields the progress reports of a request, and the result at the end."""
 
 
 class BoundAsyncLLM(AsyncLLM):

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 
 ResultKey: TypeAlias = "tuple[str, str | None]"
-"""Key of a result among the results of a request: its name, see `AskedResult`, and the day of a map, or None.
-
-Only requests for a map of each day have days, such as "2024-06-01".
-"""
+"""Key of a result of a request: (`AskedResult.name`, day). If the request asks for a map of each day, the day is a text
+such as "2024-06-01". For other requests, the day is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class AskedResult:
     params: OutputParams
     """Options of the request. If it asks for several kinds of output, ``params.output`` is the kind of this result."""
     is_kind: bool = False
-    """Whether this result is one of several kinds of output that the request asks of a single processor."""
+    """True if the request asks a single processor for several kinds of output, and this result is one of them."""
 
     @property
     def formats(self) -> Mapping[str, str] | None:

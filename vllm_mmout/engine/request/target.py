@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _CATALOGUED_FORMAT: Final = "tiff"
-"""Name of the file format for which catalogue records, such as STAC items, are written."""
+"""Name of the only file format that gets catalogue records, such as STAC items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,8 @@ class Target:
     stem: str
     """Name of the input without its suffix."""
     describe: Callable[[str], None] | None = None
-    """Function that writes a catalogue record, such as a STAC item, of the saved file. None if the request wants no
-    record.
-    """
+    """Function that writes a catalogue record of the saved file, such as a STAC item. None if the request wants no
+    record."""
 
     @property
     def folder_here(self) -> Path | None:
@@ -123,7 +122,7 @@ def target_of(params: OutputParams, data: Any) -> Target | None:
 
 
 def _record_writer(params: OutputParams, data: Any) -> Callable[[str], None]:
-    """Return a function that writes a catalogue record, such as a STAC item, of the saved file."""
+    """Return a function that writes a catalogue record of the saved file, such as a STAC item."""
     writers = list(extensions("describe"))
     if not writers:
         raise OptionError("stac_item needs the package vllm_mmout.wings.stac, which is missing", param="stac_item")

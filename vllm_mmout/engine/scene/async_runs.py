@@ -38,8 +38,8 @@ fail.
 ASKED_AGAIN_S = 0.5
 """Seconds before tiles are sent to a paused engine again. Each retry doubles the delay, up to 5 seconds."""
 SMALL_BLOCKS_S = 1.0
-"""Time in seconds, after the arrival of a small input, during which scenes send smaller blocks of tiles. A small input
-needs a single forward pass, and then waits less for the engine."""
+"""Time in seconds after the arrival of a small input. During this time, scenes send smaller blocks of tiles, so that
+the engine answers the small input sooner. A small input needs a single forward pass."""
 
 
 class AsyncRuns:

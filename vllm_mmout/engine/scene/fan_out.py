@@ -52,7 +52,8 @@ class FanOut(ABC):
         self.total = total
         self.nbytes = nbytes
         self.done = 0
-        """Number of tiles that all processors have joined. Tiles without valid pixels skip the engine, but count."""
+        """Number of tiles that all processors have joined, including tiles without valid pixels, which skip the
+        engine."""
         self.error: BaseException | None = None
         self.context = copy_context()
         """Copy of the caller's context variables, for the threads."""

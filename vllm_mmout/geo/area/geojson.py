@@ -120,7 +120,7 @@ def _geo_json(value: Any) -> Any:
 
 
 def _crs_text(crs: Any) -> str:
-    """Return the text, such as "EPSG:4326" or WKT, of a coordinate system given as text or as pyproj's ``CRS``."""
+    """Convert a coordinate system, given as text or as pyproj's ``CRS``, to text such as "EPSG:4326" or WKT."""
     if isinstance(crs, str):
         return crs
     code = crs.to_epsg() if hasattr(crs, "to_epsg") else None

@@ -164,7 +164,7 @@ def _band_words(name: str) -> list[str]:
 
 
 def meanings(names: Sequence[Sequence[str]], sensors: Sequence[str]) -> list[Meaning]:
-    """Return the common names, such as "red", that each band of a raster can have according to its names.
+    """Return the common names that each band of a raster can have according to its names, such as "red".
 
     ``names`` has several names per band, such as its description and a name from the user. A set is empty if the names
     of a band contradict each other or are not recognised. ``sensors`` has an item for each band.

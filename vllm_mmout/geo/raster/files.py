@@ -223,7 +223,7 @@ class FileWithNeighbours:
 
 
 def neighbours_of(path: Path) -> Neighbours:
-    """Return an object that opens the files beside a local file, such as sidecar files, when they are needed."""
+    """Return an object that opens sidecar files and other neighbours of a local file when they are needed."""
     return Neighbours(path.name, partial(_beside, path))
 
 

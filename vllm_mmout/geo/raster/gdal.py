@@ -189,15 +189,14 @@ part must fit into memory."""
 _MIN_CALL_BYTES = 2**18
 """Minimum number of decoded bytes that one GDAL call should read, because many small calls are slow."""
 _SIDE = 1024
-"""Limit for the height and width, in pixels, of a part of a VRT that is read at once. A part is larger only if a single
-block of the VRT is larger."""
+"""Maximum height and width, in pixels, of the parts that a VRT is read in. A single block of the VRT may be larger."""
 _MAX_VRT_PART_BYTES = 32 << 20
-"""Maximum size, in decoded bytes, of a part of a VRT that is read at once, unless one block is larger. Parts are large
-because GDAL searches all sources of the VRT in each read."""
+"""Maximum size, in decoded bytes, of the parts that a VRT is read in. A single block of the VRT may be larger. Parts
+are large because GDAL searches all sources of the VRT in each read."""
 
 
 def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel_bytes: int) -> tuple[int, int]:
-    """Return the height and width, in pixels, of the parts of a raster that GDAL should read at a time.
+    """Return the height and width, in pixels, of the parts that GDAL should read a raster in.
 
     A part is a GDAL block, or several rows of blocks if a block is small, as in formats that are decoded row by row.
     The parts of a VRT are larger: its blocks say nothing about the blocks of its sources, and each source block is

@@ -59,8 +59,8 @@ class Georeference:
     gcps_crs: str | None = None
     """Coordinate system of the ground control points ``gcps``."""
     pixel_is_point: bool = False
-    """Whether a pixel's value belongs to the point at its centre, as for RasterPixelIsPoint in a GeoTIFF, and not to
-    its area. ``transform`` refers to pixel corners in both cases."""
+    """Whether a pixel's value holds for the point at its centre instead of its area, as RasterPixelIsPoint in GeoTIFF.
+    This does not affect ``transform``, which always refers to pixel corners."""
     rpcs: RPC | None = field(default=None, repr=False)
     """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``. Their line and sample numbers follow GDAL's
     convention (RFC 22)."""

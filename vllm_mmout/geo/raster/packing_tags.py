@@ -15,7 +15,7 @@ from vllm_mmout.geo.raster.tags import GdalMetadata
 _SCALE, _OFFSET = "scale_factor", "add_offset"
 """Names of the attributes for scale and offset in the CF conventions."""
 _UNPACKED: Final = frozenset({"netCDF", "HDF5", "HDF5Image"})
-"""GDAL drivers of formats whose readers, such as xarray, apply scale and offset by default."""
+"""GDAL drivers of formats that are usually read with scale and offset applied, for example by xarray."""
 
 
 def packing_of_tags(gdal: GdalMetadata, count: int) -> tuple[Packing, ...]:

@@ -139,7 +139,7 @@ class RasterFacts:
     colours: tuple[str | None, ...] = ()
     """Colour of each band, such as "red" or "nir", as the file states it. Empty if the file states none."""
     days: tuple[date | None, ...] = ()
-    """Acquisition day (UTC) of each band. Empty if all have the same day, which the file's metadata or name states."""
+    """Acquisition day (UTC) of each band. Empty if the file's metadata or name states one day for all bands."""
 
     @property
     def facts(self) -> dict[str, Any]:

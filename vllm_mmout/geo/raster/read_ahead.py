@@ -15,7 +15,7 @@ are being decoded."""
 _TOGETHER = 2**21
 """Number of bytes to collect before they are requested, so that adjacent strips or tiles share a request."""
 _TASKS = 256
-"""Largest number of decoding tasks for which bytes are requested ahead, even if the tasks need few bytes."""
+"""Largest number of decoding tasks to fetch bytes for in advance. It applies even if the tasks need few bytes."""
 _GAP, _LONGEST = 2**14, 2**21
 """Limits in bytes for reading several strips or tiles by one request: the largest gap between two of them, and the size
 of a full request."""
@@ -31,9 +31,8 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Groups of consecutive decoding tasks whose strips or tiles are fetched ahead. Each item is the index of the
-        first task after the group, and the number of requested bytes. The item is removed when a task after the group
-        begins."""
+        """Groups of consecutive decoding tasks whose strips or tiles are fetched ahead, as (index of the first task
+        after the group, number of requested bytes). A group is removed when a task after it begins."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:

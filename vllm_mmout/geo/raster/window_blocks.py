@@ -45,7 +45,7 @@ class Slots:
     """Number of windows in each array [windows, bands, height, width]. The last array may have fewer."""
     empty: Empty = np.empty
     """Function that allocates each array [windows, bands, height, width], given its shape and dtype. It may run in
-    another thread, but not twice at the same time."""
+    another thread, one call at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Run:
     """
 
     first_window: int
-    """Index, in the list of all windows to read, of the first window of this `Run` of evenly spaced windows."""
+    """Index of the first window of this `Run` (evenly spaced windows) in the list of all windows to read."""
     count: int
     """Number of windows in this `Run` of evenly spaced windows."""
     block_index: int
@@ -211,8 +211,8 @@ class Blocks:
         """End (exclusive) of each run of evenly spaced windows, int64 [runs, 3]: block index + 1, end row and end
         column."""
         self.ends = self._all_ends()
-        """List with an index for each block: the first later block that cannot share the block's decoded strips or
-        tiles, but decodes them again."""
+        """List with one block index for each block. Strips or tiles that are decoded for a block are shared with all
+        later blocks before this index. Later blocks decode them again."""
 
     def __len__(self) -> int:
         return self._number

@@ -46,8 +46,8 @@ class OpenRaster(RasterFacts, ABC):
     images: int = 1
     """Number of images in the file that have the raster's size. Only the first image is read."""
     palette: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """Displayed colour of each pixel value of a single-band raster: RGB, uint8 [values, 3], or grey, uint8 [values, 1].
-    Grey is for pixels without a palette, of less than 8 bits or with 0 as white. None if shown as they are."""
+    """Display colours of a single-band raster by pixel value: RGB, uint8 [values, 3], or grey, uint8 [values, 1]
+    (without a palette: less than 8 bits, or 0 is white). None if pixels are shown as they are."""
 
     interleaved: bool = False
     """True if the bands of a pixel are stored side by side, so that arrays with bands last are filled fastest."""

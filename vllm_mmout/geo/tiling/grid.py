@@ -206,8 +206,8 @@ class Axis:
 
 
 Cell: TypeAlias = tuple[int, int]
-"""Rectangle of the result whose pixels are all covered by the same tiles, as the index of an interval of rows and the
-index of an interval of columns."""
+"""Rectangle of the result whose pixels all belong to the same tiles: (index of an interval of rows, index of an
+interval of columns)."""
 
 
 @dataclass(frozen=True, slots=True)

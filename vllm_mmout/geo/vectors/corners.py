@@ -48,9 +48,9 @@ class Verticals:
     """
 
     upper: NDArray[np.int32]
-    """Index, in `LinkedElements`, of the piece of border that adjoins the upper end of each vertical line."""
+    """Piece of border at the upper end of each vertical line, as an index into `LinkedElements`."""
     lower: NDArray[np.int32]
-    """Index, in `LinkedElements`, of the piece of border that adjoins the lower end of each vertical line."""
+    """Piece of border at the lower end of each vertical line, as an index into `LinkedElements`."""
     key: NDArray[np.int64]
     """Sort key of each vertical line: column and upper row in a single integer."""
     top: NDArray[np.int32]
@@ -162,7 +162,7 @@ def _quadrants(labels: NDArray[np.int32], at: _PixelCorners) -> list[NDArray[np.
 
 
 def _kinds(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
-    """Return for each pixel corner which kinds of border corner it is, such as a left turn, as bool [corners, kinds].
+    """Classify pixel corners by kind of border corner, such as a left turn. Return a mask, bool [corners, kinds].
 
     The kinds are in the order in which stretches end and begin at a point.
     """

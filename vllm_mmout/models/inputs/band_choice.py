@@ -80,7 +80,7 @@ class BandChoice:
     """Names of the bands that the model takes, in the model's order."""
     params: OutputParams
     one_for_all: bool = False
-    """True if an input's only band may serve as every band of the model, such as grey as red, green and blue."""
+    """True if the only band of an input may serve as every band of the model. A grey picture then serves as RGB."""
     noted: list[str] = field(default_factory=list)
     """Notes for the user about assumptions made in the choice of bands."""
     clouds: list[CloudLayer] = field(default_factory=list)
@@ -197,7 +197,7 @@ class BandChoice:
         )
 
     def _sensor_error(self, bands: BandList, meanings: Sequence[NameMeanings]) -> InputError:
-        """Return the error for band names, such as B5, whose meaning depends on the sensor, which is unknown."""
+        """Return the error for an unknown sensor and band names whose meaning depends on it, such as B5."""
         return InputError(
             f"the names of the bands may be those of {_sensors(meanings)}, which number them differently, and the"
             f" sensor is unknown: {bands.what} has {bands}; model {self.model!r} takes {', '.join(self.wanted)}. Choose"

@@ -41,12 +41,13 @@ class _BandMeaning:
     """Possible meanings of a band, such as red or narrow NIR, according to its names."""
 
     common: frozenset[str]
-    """Common names, such as "red", that the band's own names may mean. Empty if these are not understood."""
+    """Common names for the band, such as "red", according to its own names. Empty if its own names are not
+    understood."""
     keys: frozenset[str]
     """Names of the band, normalized by `band_key` so that different spellings of a name are equal."""
     by_colour: bool = False
-    """True if the band is known only by its colour interpretation in the file, such as red, because its names, such as
-    "Band 1", do not describe it."""
+    """True if the band is identified only by its colour interpretation in the file, such as red. Its names are then not
+    descriptive, such as "Band 1"."""
 
     def fits(self, other: _BandMeaning) -> bool:
         """Return whether this band and ``other`` share a common name such as "red", and so can be the same band.
@@ -64,14 +65,14 @@ class _BandMeaning:
 
 @dataclass(frozen=True, slots=True)
 class NameMeanings:
-    """Possible meanings of the band names of a model and of an input, under an assumption about their sensors."""
+    """Possible meanings of the model's and the input's band names, if the bands come from the assumed sensors."""
 
     sensors: tuple[str, str]
     """Assumed sensor of the model's bands, and assumed sensor of the input's bands. "" is an unknown sensor."""
     model_bands: tuple[_BandMeaning, ...]
-    """Possible meanings, such as red or narrow NIR, of each band that the model takes, in the model's order."""
+    """Possible meanings of each band that the model takes, such as red or narrow NIR, in the model's order."""
     input_bands: tuple[_BandMeaning, ...]
-    """Possible meanings, such as red or narrow NIR, of each band of the input, in the input's order."""
+    """Possible meanings of each band of the input, such as red or narrow NIR, in the input's order."""
 
     def match_names(self, dates: int) -> list[int] | None:
         """Return the input's bands (as indices) that match the model's bands by name, ordered by date, then by band.

@@ -20,7 +20,7 @@ _DATE_ITEM: Final = "ACQUISITIONDATETIME"
 _CORNER_TOLERANCE: Final = 0.01
 """Tolerance, in pixels, when the corners of a raster in its file and in its catalogue are compared."""
 _NUMBER_TOLERANCE: Final = 1e-6
-"""Relative tolerance when the scales or offsets that a file and its catalogue state are compared."""
+"""Relative tolerance for differences between a file and its catalogue in scales and offsets."""
 _DAY: Final = timedelta(days=1)
 
 

@@ -137,7 +137,7 @@ class RasterMapper:
 
     @property
     def one_for_all(self) -> bool:
-        """True if a single band, such as grey, may serve as all bands of the model, such as red, green and blue."""
+        """True if the only band of an input may serve as every band of the model. A grey picture then serves as RGB."""
         return False
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:

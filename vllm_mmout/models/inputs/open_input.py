@@ -189,7 +189,7 @@ def _bands_of_whole_folder(folder: Path, opened: ExitStack, open_one: _Opener) -
 
 
 def _bands_of_record(data: CataloguedInput, opened: ExitStack, open_one: _Opener) -> BandList:
-    """Return the bands that a catalogue's record, such as a STAC item, lists.
+    """Return the bands listed in a catalogue record, such as a STAC item.
 
     If the record has one file and lists no bands, read them from the file.
     """

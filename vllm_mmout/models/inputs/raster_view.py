@@ -52,7 +52,7 @@ class PlanesMapper(Protocol):
 
     @property
     def one_for_all(self) -> bool:
-        """True if an input's only band may serve as every band of the model, such as grey as red, green and blue."""
+        """True if the only band of an input may serve as every band of the model. A grey picture then serves as RGB."""
 
     @property
     def sizes(self) -> str:
@@ -188,7 +188,7 @@ class RasterView:
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int, empty: Callable[..., Any] = np.empty
     ) -> Generator[TilePixels, None, None]:
-        """Yield the pixels of windows in batches of tiles of equal size, with the tiles on axis 0.
+        """Yield the pixels of windows in batches. The tiles of a batch have equal sizes, and are on axis 0.
 
         A batch has up to ``count`` tiles of ``size``. ``empty`` allocates the arrays, see `OpenRaster.tiles`. Raises
         InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.

@@ -54,7 +54,7 @@ class Address(NamedTuple):
 
 
 class SharedMemory:
-    """Memory of a frontend for the pixels of tiles, which workers on the same machine can map. Thread-safe.
+    """Thread-safe memory of a frontend for the pixels of tiles. Workers on the same machine can map the memory.
 
     A part of the memory is used as long as an array that `empty` returned, or a view of it, exists.
     """

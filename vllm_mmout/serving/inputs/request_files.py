@@ -67,9 +67,8 @@ class RequestFiles:
         """Number of catalogue records."""
         self._lock = threading.Lock()
         self._of_records: list[BinaryIO] | None = []
-        """Files of catalogue records, such as STAC items, that were opened. Some may be closed. None after the end of
-        the request.
-        """
+        """Opened files of catalogue records, such as STAC items. Some may be closed already. None after the end of the
+        request."""
         stack.callback(self._close_records)
 
     def opened(self, data: Any, *, skip_failed: bool) -> Any:
@@ -124,7 +123,7 @@ class RequestFiles:
         return data if all(made[name] is data[name] for name in data) else made
 
     def _record(self, data: Any) -> CataloguedInput | None:
-        """Return the input that a catalogue's record, such as a STAC item, describes. Return None for other data."""
+        """Read a catalogue record, such as a STAC item, as an input. Return None if ``data`` is not such a record."""
         if data is None or isinstance(data, int | float):  # there may be a million numbers
             return None
         if isinstance(data, Upload):

@@ -34,12 +34,12 @@ class Fields:
     """Request fields that one route accepts, with methods that parse and check them."""
 
     path: str
-    """Text that names the route in error messages: its path, such as "/v1/images/edits", or words, as "a process"."""
+    """Name of the route in error messages: its path, such as "/v1/images/edits", or a phrase, such as "a process"."""
     options: Mapping[str, Option]
     refused: Mapping[str, str]
     """Maps each refused field to the reason and the alternative, for the error message."""
     apart: tuple[str, ...] = ()
-    """Names of fields, such as ``image``, that the route parses itself."""
+    """Names of fields that the route parses itself, such as ``image``."""
     later: Collection[str] = ()
     """Names of fields whose values are checked later, when `OutputParams` or sampling params are created."""
     where: str = ""

@@ -49,8 +49,8 @@ class FormatChoice(msgspec.Struct, frozen=True):
     accept: str | None = None
     """Format that the header ``Accept`` requests for a bare file, or None for a response in JSON."""
     as_file: bool = False
-    """Whether a result is sent in its main file format, such as GeoTIFF for rasters, if the client does not name a
-    format. If False, the server then prefers PNG and JSON."""
+    """Whether a result is sent in its main file format, such as GeoTIFF for rasters, when the client names no format.
+    If False, PNG and JSON are preferred."""
     flat: bool = False
     """Whether any transparent picture may be saved as JPEG, which loses transparency. If False, only rasters may."""
 

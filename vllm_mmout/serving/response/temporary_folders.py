@@ -29,7 +29,7 @@ class TemporaryFolder:
         part.rename(self.path / _OWNER)
 
     def remove(self) -> None:
-        """Remove this temporary folder, but only in the process that created it, not in forked processes."""
+        """Remove this temporary folder. In a fork of the process that created the folder, do nothing."""
         if os.getpid() == self._process:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)

@@ -12,8 +12,8 @@ from torch import Tensor, fx
 _MOST_ELEMENTS: Final = 1 << 28
 """Maximum number of elements in a tensor that a program creates, such as by ``zeros``. As float32 it takes 1 GiB."""
 _MOST_BITS: Final = 63
-"""Maximum number of bits of an integer, such as a tensor's size, that an untrusted program computes as a product or
-power."""
+"""Maximum number of bits of a product or power of integers that an untrusted program computes, such as a tensor's
+size."""
 _MOST_POWER: Final = 8
 
 

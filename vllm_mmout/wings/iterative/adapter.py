@@ -64,7 +64,7 @@ class IterativeModel(SinglePassModel):
 
 
 class StepPooler(IdentityPooler):
-    """vLLM pooler that runs the steps, such as denoising steps, of the requests that vLLM scheduled."""
+    """vLLM pooler that runs the steps of the requests that vLLM scheduled. A step is a denoising step, for example."""
 
     def __init__(self, steps: StepRunner) -> None:
         super().__init__()

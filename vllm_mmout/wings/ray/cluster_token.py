@@ -29,7 +29,7 @@ _OF_TOKENS: Final = re.compile(r"\btoken|\bauth(?!or\b|ors\b)|authenticat", re.I
 
 
 def token_source() -> str | None:
-    """Return the name of the variable or file from which Ray gets a token on this machine, or None."""
+    """Return the name of the variable or file that holds this machine's Ray token, or None without a token."""
     if os.environ.get(_TOKEN):
         return _TOKEN
     if path := os.environ.get(_PATH):

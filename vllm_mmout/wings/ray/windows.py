@@ -1,4 +1,4 @@
-"""Cut a scene into windows, and join the windows' results into the raster that the uncut scene would give.
+"""Cut a scene into windows, and join the results of the windows. The joined raster equals the uncut scene's result.
 
 Each window owns a part of the result, which no other window has. A window covers all tiles of the scene's grid that
 touch its own part, so each pixel is made from the same tiles as if the scene were not cut.

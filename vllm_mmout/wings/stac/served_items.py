@@ -63,9 +63,9 @@ def _content(path: Path, name: str, *, hashed: bool) -> str:
 
 
 def served_collection(results: Sequence[FinishedResult], url: Callable[[str], str]) -> dict[str, Any] | None:
-    """Return the STAC collection of the server's results, or None if all results lack a position on Earth. Blocks.
+    """Return the STAC collection of the server's results, or None if all results lack a position on Earth.
 
-    A result that was removed meanwhile is left out.
+    The call blocks while it reads files. A result that was removed meanwhile is left out.
     """
     pystac = stac_package("pystac", "a STAC collection")
     items: list[Item] = []

@@ -29,8 +29,8 @@ class ImageScaling:
     stds: tuple[float, ...] | None
     """Standard deviations in the order of ``means``."""
     scale_is_explicit: bool = False
-    """Whether the user set the scale, in the table ``mmout`` of config.json. A scale of 1 then means that integers are
-    not to be scaled, as in masks. Otherwise a scale of 1 may be a mere default."""
+    """Whether the user set the scale, in the table ``mmout`` of config.json. If True, a scale of 1 means that integers
+    must not be scaled, as in masks. If False, a scale of 1 may be a mere default."""
 
     def formulas(self, bands: int) -> list[str]:
         """Return the formula that scales each band, as text. Only the statistics of the first date are shown."""

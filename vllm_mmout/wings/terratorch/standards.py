@@ -39,7 +39,7 @@ class Standard:
     std: Tensor
     """Standard deviations, in the shape of ``mean``."""
     lacks_scale: bool
-    """Whether ``mean`` and ``std`` are for reflectance, but no scale converts integers to reflectance."""
+    """Whether ``mean`` and ``std`` are statistics of reflectance, while no scale converts integers to reflectance."""
 
 
 def standards_of(config: TerratorchConfig) -> dict[str, Standard]:

@@ -34,16 +34,15 @@ class Head:
     sized: bool = False
     """Whether the output processor needs the input's height and width."""
     text: bool = False
-    """Whether the head belongs to text models that vLLM may serve itself, because vLLM can convert its class of a
-    language model, such as LlamaForCausalLM, to a classifier or an encoder."""
+    """Whether the head belongs to text models that vLLM may serve itself. vLLM can convert the class of a language
+    model, such as LlamaForCausalLM, to a classifier or an encoder."""
     prompt: tuple[str, ...] = ()
     """Names of the request fields that are allowed beside the picture, such as a text or points."""
     needs: tuple[str, ...] = ()
     """Names of request fields. Each request must have at least one of them."""
     alone: bool = False
-    """Whether each request gets its own forward pass. Its tensors then keep the batch axis that the transformers
-    processor adds.
-    """
+    """Whether each request gets its own forward pass. If True, the tensors of a request keep the batch axis from the
+    transformers processor."""
     repeated: bool = False
     """Whether the picture is repeated for each text, because the transformers processor takes pairs of picture and
     text."""

@@ -27,8 +27,8 @@ _RULES: Final = {
     "ST": ("LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE_{}_BAND_ST_B{}"),
     "": ("LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE_{}_BAND_{}"),
 }
-"""Maps the kind of a Landsat band file, such as "SR", to the group of the MTL metadata file that states scale and
-offset, and to a pattern for the names of the entries in that group.
+"""Maps the kind of a Landsat band file, such as "SR", to two texts. The first is the group with scale and offset in the
+MTL metadata file. The second is a pattern for the names of the entries in that group.
 
 The kind "" is for files of level 1. Their scale and offset give reflectance without a correction for the sun's angle.
 """

@@ -46,7 +46,7 @@ _REMEDIES = {
 
 
 class Fetcher:
-    """Client that sends the requests for one remote file. Thread-safe.
+    """Thread-safe client that sends the requests for one remote file.
 
     Redirects are followed. Later requests go directly to the target of the redirect, until that refuses a request.
     User and password of the address are sent to the host of the address only.

@@ -1,4 +1,4 @@
-"""Mask the pixels of a raster that a band of quality codes, such as Sentinel-2's SCL, marks as cloud or shadow."""
+"""Mask pixels of a raster that are cloud or shadow according to a band of quality codes, such as Sentinel-2's SCL."""
 
 from __future__ import annotations
 

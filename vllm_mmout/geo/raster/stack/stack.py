@@ -29,8 +29,8 @@ _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 """Pixels [bands, height, width] of a window and their mask, bool [height, width], True if valid. None if all are valid.
 """
 FINER = 1 - 1e-6
-"""Factor for comparing pixel areas. A raster is finer than another only if its pixel area is less than this factor
-times the other's. A smaller difference counts as rounding."""
+"""Factor for comparing pixel areas. A raster counts as finer than another raster only if its pixel area is less than
+this factor times the other area. A smaller difference is taken as a rounding error."""
 _DATE = "TIFFTAG_DATETIME"
 DESCRIBED_BY: Final = "MMOUT_DESCRIBED_BY"
 """Metadata item with the URLs of the catalogue records that describe a raster, one per line."""

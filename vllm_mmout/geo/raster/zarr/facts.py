@@ -40,8 +40,8 @@ class ZarrFacts:
     """Metadata of a raster in a Zarr store. Its bands are planes (rows and columns) of one or more arrays."""
 
     planes: tuple[tuple[ZarrArray, tuple[int, ...]], ...]
-    """Zarr array of each plane (the pixels of one band at one time), and the plane's indices on the other axes of the
-    array. Planes are sorted by time, then by band."""
+    """Location of each plane (the pixels of one band at one time): its Zarr array, and its indices on the array's axes
+    other than rows and columns. Planes are sorted by time, then by band."""
     names: tuple[str | None, ...]
     """Name of each plane."""
     nodata: float | None

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.zarr.nodes import Node
 
 SPATIAL_REF: Final = "spatial_ref"
-"""Name of the array whose attributes hold the coordinate system in stores that rioxarray or odc-geo wrote."""
+"""Name of an array in Zarr stores from rioxarray or odc-geo. The attributes of this array hold the coordinate
+system."""
 _TOLERANCE: Final = 0.1
 """Largest deviation, in pixels, of coordinates from even spacing and of two transforms from each other. Coordinates in
 float32 are inexact."""
@@ -94,7 +95,7 @@ def _systems_of_mapping(array: Node, mapping: Mapping[str, Any]) -> Iterator[tup
 
 
 def _agreed_crs(array: Node, systems: list[tuple[str, str]]) -> str | None:
-    """Return the coordinate system that a Zarr array's attributes state, or raise InputError if they disagree.
+    """Return the coordinate system in a Zarr array's attributes. Raise InputError if the attributes disagree.
 
     ``systems`` holds the name and the value of each attribute with a coordinate system. Return None if it is empty.
     """

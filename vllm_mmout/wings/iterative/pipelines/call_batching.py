@@ -23,11 +23,11 @@ _MAX_LATENTS_ON_CPU: Final = 1 << 14
 """Maximum number of latent values that a CPU decodes in one batch, small enough that the decoded pictures fit into its
 caches."""
 _TOLERANCES: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Largest allowed difference, by dtype, between the results of a batch and of separate calls, as a fraction of the
+"""Largest allowed difference between the results of a batch and of separate calls, by dtype. It is a fraction of the
 largest absolute value in the result of the separate call."""
 _OTHER_TOLERANCE: Final = 0.05
-"""Largest allowed difference between the results of a batch and of separate calls, for dtypes that `_TOLERANCES` lacks,
-as a fraction of the largest absolute value in the result of the separate call."""
+"""Largest allowed difference between the results of a batch and of separate calls, for dtypes that `_TOLERANCES` lacks.
+It is a fraction of the largest absolute value in the result of the separate call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,7 @@ def description(request: Request, process: Process) -> dict[str, Any]:
 
 
 def inputs_of(process: Process) -> Fields:
-    """Return the options, besides the image, that the model behind a process accepts as inputs."""
+    """Return the options that a process accepts as inputs besides the image. They depend on its model."""
     binding = process.service.binding
     own = next((each for each in process.outputs.values() if isinstance(each, OwnInputsProcessor)), None)
     names = {*INPUTS.options}

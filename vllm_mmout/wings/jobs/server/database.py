@@ -131,7 +131,7 @@ class SceneDatabase:
             connection.execute(f"UPDATE scenes SET preview_asked = 1 WHERE id = ? AND {_UNFINISHED}", (job_id,))
 
     def running(self, server: str) -> dict[str, bool]:
-        """Map the id of each unfinished job of a server to whether a client has asked for a preview of it.
+        """Return a dict of a server's unfinished jobs: job id -> whether a client has asked for a preview.
 
         Only requests for a preview since the last call count.
         """

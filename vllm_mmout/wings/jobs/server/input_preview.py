@@ -36,8 +36,8 @@ _AT_ONCE: Final = 16 << 20
 _SAME_DTYPES: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
 """Dtypes of inputs whose previews have the same dtype. Pixels of other inputs are converted."""
 _CONVERTED_DTYPES: Final = {"bool": "uint8", "int8": "int16"}
-"""Dtype of the preview for inputs of dtype bool or int8. For any other dtype that is not in `_SAME_DTYPES`, such as
-int64, the preview is float32."""
+"""Dtypes of the previews of bool and int8 inputs. Inputs of other dtypes outside `_SAME_DTYPES`, such as int64, get a
+float32 preview."""
 _PHOTOMETRIC: Final = 262
 """Number (tag id) of the TIFF tag PhotometricInterpretation."""
 _RGB: Final = (2,)

@@ -64,7 +64,7 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Name of the result that no other result of the job has, such as "areas-2024-06-01"."""
+        """Name that distinguishes this result from other results of the job, such as "areas-2024-06-01"."""
         return "-".join(self.query.values())
 
 
@@ -102,7 +102,7 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Delivery options that a client of OGC API Processes chose: files or one JSON document, and data or URLs."""
+    """Choices of a client of OGC API Processes: files or one JSON document, and results as data or as URLs."""
 
     document: bool = False
     """Whether the client wants one JSON document with all results, instead of files."""
@@ -202,7 +202,7 @@ class SceneInputs:
 
 
 def keep_inputs(images: Sequence[Upload | str], sources: Sources, *, skip_failed: bool = False) -> SceneInputs:
-    """Check the input files of a request and keep them open for the job. Blocks.
+    """Check the input files of a request and keep them open for the job. The call blocks while it opens files.
 
     Uploaded files stay open without a name on disk, so that a server that is killed leaves no files behind. In return
     no other server can start such a job again, as it could a job whose inputs are URLs.

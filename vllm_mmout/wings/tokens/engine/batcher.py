@@ -229,7 +229,7 @@ class MediaBatcher:
             job.settle(each)
 
     def _jobs_of_failed(self, task: _DecoderTask) -> Sequence[MediaJob]:
-        """Return the jobs that a failed decoder task leaves without a result.
+        """Return the jobs that lack a result because a decoder task failed.
 
         If the task has taken no jobs yet, these are the waiting jobs for which no other task is left.
         """

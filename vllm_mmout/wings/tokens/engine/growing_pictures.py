@@ -52,7 +52,10 @@ class GrowingPictures:
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
-        """Submit a preview for decoding if enough rows of the picture in ``parser`` are generated. Never raises."""
+        """Submit a preview for decoding if enough rows of the picture in ``parser`` are generated.
+
+        No error is raised. If the preview cannot be submitted, the picture gets no further previews.
+        """
         if (begun := parser.begun) is None:
             return
         start, rows = begun

@@ -49,7 +49,10 @@ class GrowingSounds:
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:
-        """Submit the next chunk of the sound in ``parser`` if the model has generated enough frames. Never raises."""
+        """Submit the next chunk of the sound in ``parser`` if the model has generated enough frames.
+
+        An error is stored in the attribute ``error`` instead of being raised. Later calls then do nothing.
+        """
         if (begun := parser.begun) is None or self.error is not None:
             return
         start, frames = begun

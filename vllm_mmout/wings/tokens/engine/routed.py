@@ -93,7 +93,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
 
     binding: TokenBinding
     pending: dict[str, TokenRequestState]
-    """Answers that the engine has finished, but whose media are not decoded yet, by internal request id."""
+    """Answers that the engine has finished and whose media are still being decoded, by internal request id."""
     batchers: dict[str, MediaBatcher]
     """Decoder threads by the name of their output processor."""
     observer: Observer = SILENT

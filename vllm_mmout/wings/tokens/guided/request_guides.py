@@ -28,7 +28,7 @@ def refuse_client_rules(params: SamplingParams) -> None:
 def tracker_of(params: SamplingParams) -> TokenTracker | None:
     """Return a tracker of the tokens that may come next, or None for requests without token rules (`Guide`).
 
-    Never raises.
+    Malformed rules are logged as an error. The answer is then not restricted, and None is returned.
     """
     if not params.extra_args or KEY not in params.extra_args:
         return None

@@ -73,7 +73,7 @@ class Body(ABC):
 
     @property
     def columns(self) -> int | None:
-        """Return the number of columns of the picture's grid of codes, or None if it is not known yet."""
+        """Return the number of columns of codes in the picture, or None if the number is not known yet."""
         return self._grid and self._grid[1]
 
     def codes(self) -> tuple[NDArray[np.int64], ...]:
@@ -184,7 +184,7 @@ class FramesBody(Body):
 
     @property
     def columns(self) -> int | None:
-        """Return the number of columns of the picture's grid of codes, or None if it is not known yet."""
+        """Return the number of columns of codes in the picture, or None if the number is not known yet."""
         return self._row and self._row // len(self._slots)
 
     @property

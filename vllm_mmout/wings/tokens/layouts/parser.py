@@ -219,7 +219,7 @@ class StreamParser:
 
     @property
     def _has_open_end(self) -> bool:
-        """Return whether the layout lacks end marker and grid: any token but a code then ends a picture or sound."""
+        """Return True if the layout lacks end marker and grid. Any token but a code then ends a picture or sound."""
         return not self._layout.end and self._layout.grid is None
 
     @cached_property

@@ -147,7 +147,10 @@ async def encoded_pictures(
 def encode_pictures(
     maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget
 ) -> list[Encoded]:
-    """Encode pictures as files, and return the files. The caller must close them. Blocks."""
+    """Encode pictures as files, and return the files. The caller must close them.
+
+    The call blocks while the pictures are encoded.
+    """
     respond = response_of(maker.processor, OutputParams())
     with ExitStack() as unfinished:
         entries = []

@@ -133,7 +133,7 @@ def _copy(described: str) -> Any:
 
 
 _SAMPLE_VALUE = "1"
-"""Text that replaces each placeholder of a prompt template in a trial encoding, which shows the template's own special
+"""Sample text for the placeholders of a prompt template. Encoding the filled template shows the template's own special
 tokens."""
 
 
@@ -154,8 +154,8 @@ class PromptTokens:
         self._adds = not (isinstance(first, str) and self._tokenizer.begins_itself(first))
         self._added = self._tokenizer.added_in("".join(text for text, _ in template.filled_pieces({})))
         self._template_tokens: dict[frozenset[str], list[int]] = {}
-        """Cache of the prompt template's own special tokens. A key is the set of placeholders that a client fills.
-        Other placeholders get their default text, which may add special tokens, so each set has its own entry."""
+        """Cache of the prompt template's own special tokens, by the set of placeholders that a client fills. Each set
+        has its own entry, because the default texts of other placeholders may add special tokens."""
 
     def encode(self, values: Mapping[str, str], param: str) -> list[int]:
         """Encode the prompt with the client's ``values`` in its placeholders. Errors name the request field ``param``.
@@ -176,7 +176,10 @@ class PromptTokens:
         return [*ids, *self._missing_marker(ids)]
 
     def media_in(self, text: str) -> list[int]:
-        """Return the picture or sound tokens that the tokenizer recognises in a text. Blocks for some milliseconds."""
+        """Return the picture or sound tokens that the tokenizer recognises in a text.
+
+        The call blocks for some milliseconds.
+        """
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
     def _missing_marker(self, ids: list[int]) -> Sequence[int]:

@@ -29,7 +29,7 @@ class Grid(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Size in pixels of the block of a picture that is decoded from one cell of its grid of codes."""
+    """Size in pixels of the part of a picture that is decoded from one position of its code grid."""
 
     width: int
     height: int
@@ -46,8 +46,8 @@ class Sizes:
         self._processor = processor
         self._fixed = None if processor.layout.grid is None else Grid(*processor.layout.grid)
         self._prompt_has_size = {"rows", "columns"} <= template.names
-        """Whether the prompt template has placeholders for rows and columns, so that the prompt can tell the model the
-        size of the picture."""
+        """Whether the prompt can state the size of the picture, because its template has placeholders for rows and
+        columns."""
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None

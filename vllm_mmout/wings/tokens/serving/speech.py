@@ -124,7 +124,10 @@ def joined(sounds: Sequence[Any]) -> AudioOutput:
 
 
 def encoded(sound: AudioOutput, name: str, field: str = FIELD, budget: AnswerBudget | None = None) -> Encoded:
-    """Encode a sound to the file format ``name``. Errors name the request field ``field``. Blocks."""
+    """Encode a sound to the file format ``name``. Errors name the request field ``field``.
+
+    The call blocks while the sound is encoded.
+    """
     (budget or AnswerBudget()).check(sound.nbytes, repr(sound))
     try:
         content = sound.to_bytes(name)

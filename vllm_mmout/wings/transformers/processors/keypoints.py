@@ -92,7 +92,7 @@ class PoseEstimationProcessor(KeypointDetectionProcessor):
 
 
 class KeypointMatchingProcessor(KeypointDetectionProcessor):
-    """Output processor for points that occur in both the picture and the ``other_image`` of a request.
+    """Output processor that matches points of the picture with points of the request's ``other_image``.
 
     The result has arrays by name: "keypoints0" and "keypoints1", [n, 2] (x, y) in pixels of the first and the second
     picture, and "matching_scores" [n].

@@ -1,4 +1,4 @@
-"""Output processor for masks of the objects that a request marks by points or boxes."""
+"""Output processor for masks of objects. A request marks the objects by points or boxes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PRESENT = 255
 
 
 class MaskGenerationProcessor(OfFolder):
-    """Output processor for masks of the objects that a request marks by points or boxes, one band for each object.
+    """Output processor for masks of objects, one band per object. A request marks the objects by points or boxes.
 
     The result is uint8 [objects, height, width] at the input's size, 255 inside an object. With ``masks="all"`` it has
     all masks that the model proposes, with an object's bands one after the other. Bands are named "0: 0.93", by object

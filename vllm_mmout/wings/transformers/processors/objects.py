@@ -93,7 +93,7 @@ class ObjectDetectionProcessor(OfFolder):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects in a picture, and the number of objects that the image processor's own limit omits.
+        """Return the objects in a picture, and the number of objects dropped by the image processor's own limit.
 
         A row is the number and name of a class, a score and a box. Some processors return only the best 100 objects of
         a picture; for a tile of a scene, all objects are requested.
@@ -124,7 +124,7 @@ class ObjectDetectionProcessor(OfFolder):
 
 
 class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
-    """Output processor that finds the objects which a request names by texts, and returns their boxes.
+    """Output processor that finds objects by the texts in a request, and returns their boxes.
 
     Args:
         threshold: only objects with a higher score are returned; None for the processor's default, 0.1 to 0.3.

@@ -79,7 +79,10 @@ class MediaEvents:
         return [*media_events, *text_events] if ends else [*text_events, *media_events]
 
     def _deltas(self, index: int, media: list[Any], *, ends: bool) -> Iterator[dict[str, Any]]:
-        """Yield ``delta`` objects of the new pictures or sound in ``media``, for the choice ``index``. Blocks."""
+        """Yield ``delta`` objects of the new pictures or sound in ``media``, for the choice ``index``.
+
+        The iterator blocks while pictures or sounds are encoded.
+        """
         sent = self._choices[index]
         if self._asked.form is None:
             for entry in images(self._asked, media, sent.images):

@@ -59,7 +59,10 @@ class AudioDeltas:
         """Bytes of the sound that are held back until they fill a group that base64 encodes without padding."""
 
     def add(self, media_options: RequestedMedia, sounds: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        """Yield the ``delta.audio`` values for new sounds or chunks of a sound. Blocks."""
+        """Yield the ``delta.audio`` values for new sounds or chunks of a sound.
+
+        The iterator blocks while sounds are encoded.
+        """
         sound = joined(sounds)
         form = (sound.rate, sound.channels)
         if self._form is None:
