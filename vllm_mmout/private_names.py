@@ -78,7 +78,10 @@ The versions of those packages are restricted by setup.cfg or by vLLM.
 
 
 def third_party_faults() -> list[str]:
-    """Return a message for each private name that this package uses and that is missing in the installed package."""
+    """Return a message for each private name that this package needs but the installed third-party package lacks.
+
+    The names are listed in `THIRD_PARTIES`. Packages that are not installed are skipped.
+    """
     return list(faults(contact for contact in THIRD_PARTIES if find_spec(contact.module.partition(".")[0])))
 
 

@@ -19,7 +19,7 @@ _ROWS = 512
 
 
 class ClassRaster(Protocol):
-    """Interface of a raster whose classes can be counted."""
+    """Interface of a raster whose pixels are class ids, and that can be read window by window."""
 
     nodata: float | None
     georeference: Georeference | None

@@ -166,9 +166,9 @@ def _map_size(height: float, width: float) -> tuple[float, float]:
 
 
 def _background(raster: DrawnRaster, picture: Any) -> Image | None:
-    """Return the background of a map: ``picture`` if the user gives one, else the picture of the raster's input.
+    """Return the picture to draw behind a map: the user's ``picture``, or else a picture of the model's input.
 
-    Return None for False, and if the input cannot be read again.
+    Return None if ``picture`` is False, or if the raster does not know its input, for example after unpickling.
     """
     if picture is False:
         return None

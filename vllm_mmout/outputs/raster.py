@@ -46,7 +46,7 @@ class RasterOutput(MediaOutput):
     """
 
     in_place: ClassVar[bool] = False
-    """Whether the raster has the mask and the georeference of its input already, so that `placed` returns itself."""
+    """Whether the raster already has the mask and georeference of its input. `placed` then returns the same raster."""
     takes_area: ClassVar[bool] = True
     output_kinds: ClassVar[tuple[str, ...]] = ("raster",)
     formats: ClassVar[dict[str, str]] = formats_of("raster", first="tiff")

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SourceHolder:
-    """Wrapper of the description of a result's input. All wrappers are equal, whatever input they describe.
+    """Wrapper that hides the description of a result's input from comparisons: any two wrappers are equal.
 
-    Two results are therefore equal if their fields are equal.
+    Two results are therefore equal if their fields are equal, even if their inputs differ.
     """
 
     source: Source | None = field(default=None, compare=False, repr=False)

@@ -175,9 +175,10 @@ def features_geojson(source: Source | None, tables: Sequence[AreaTable]) -> dict
 
 
 def _properties(own: Mapping[str, Any], table: AreaTable) -> dict[str, Any]:
-    """Return a feature's own properties, then ``water_pixels``, ``water_share`` and ``water_m2`` of each class.
+    """Return a feature's own properties and the area of each class, such as ``water_pixels`` for the class "water".
 
-    ``nodata_pixels`` and ``nodata_m2`` follow. They are None if unknown.
+    The class "water" also gets ``water_share`` and ``water_m2``. ``nodata_pixels`` and ``nodata_m2`` follow. They are
+    None if unknown.
     """
     counts = Counter(area.name for area in table.classes)
     rows: list[tuple[str, Any]] = []

@@ -96,7 +96,7 @@ class _Joining:
         self._waiting: dict[Cell, list[Contribution | None]] = {}
 
     def add_block(self, block: Sequence[Part]) -> None:
-        """Add the tiles of one engine request. The output of a tile without valid pixels is None."""
+        """Add the tiles of one engine request to the raster. The output of a tile without valid pixels is None."""
         if self._canvas is not None and self._make is None and self._growing is None and isinstance(block, PartBlock):
             tiles = block.outputs
             if isinstance(tiles, RasterTiles):

@@ -32,7 +32,7 @@ class PartBlock(Sequence[Part]):
     """Sequence of the parts of one engine request, such as decoded tiles. A `Part` is created when it is accessed."""
 
     def __init__(self, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
-        """Store parts and their outputs, in the same order. A part is returned with its output as ``Part.output``."""
+        """Store parts and their outputs, in the same order. Item i is a copy of ``parts[i]`` with ``outputs[i]``."""
         self.parts = parts
         self.outputs = outputs
 

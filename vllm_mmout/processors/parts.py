@@ -53,7 +53,10 @@ class Parts(Iterator[Part]):
         return parts.blocks() if hasattr(parts, "blocks") else ([part] for part in parts)
 
     def every(self) -> Iterator[Part]:
-        """Return an iterator over all parts, including parts without valid pixels, which were not sent to the model."""
+        """Return an iterator over all parts of the scene. The output of a part without valid pixels is None.
+
+        Parts without valid pixels were not sent to the model.
+        """
         return self._parts
 
     def mosaic(

@@ -39,7 +39,7 @@ def named(raw: Raw) -> dict[str, torch.Tensor]:
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Call ``call`` with the tensors ``alike``. If ``alike`` are dicts of tensors, call it once for each key.
+    """Apply ``call`` to the other arguments, which are tensors. If they are dicts of tensors, apply it once per key.
 
     The dicts must have the same keys. Return a tensor, or a dict of tensors by key.
     """

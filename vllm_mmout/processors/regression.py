@@ -52,7 +52,7 @@ _STORED = {
 
 
 class RegressionProcessor(OutputProcessor):
-    """Processor for models that measure (depth, biomass, soil moisture), from values [n, bands, height, width].
+    """Processor for models that predict measurements, such as depth, as a tensor [n, bands, height, width].
 
     `reduce` computes value = raw * scale + offset in float32 on the device, clips it, and converts it to ``dtype``.
     NaN is nodata. So is an infinity that ``clip`` leaves, since it is not a measurement and would spoil a reader's

@@ -108,7 +108,10 @@ class _SceneBoxes:
             self._cut.append(self._is_cut(box, edges))
 
     def _is_cut(self, box: Box, edges: Box) -> bool:
-        """Return whether ``box`` may be cut off, because it touches an edge of its tile inside the scene."""
+        """Return whether ``box`` may be cut off by an edge of its tile. Edges on the border of the scene do not count.
+
+        A box may be cut off if it touches the edge or comes close to it.
+        """
         across, down = (max(1.0, _MARGIN * (box[2 + axis] - box[axis])) for axis in (0, 1))
         scene = (0, 0, self._grid.width, self._grid.height)
         touched = (

@@ -247,7 +247,7 @@ class SegmentationProcessor(OutputProcessor):
         return logits
 
     def _colours(self, most: int) -> NDArray[np.uint8]:
-        """Return the option ``palette``. By default, return colours for the named classes, or for ``most`` classes."""
+        """Return the option ``palette`` or default colours: one per class name, or ``most`` without names."""
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)

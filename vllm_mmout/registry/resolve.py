@@ -194,7 +194,7 @@ class ModelRegistrations:
 
     @property
     def all(self) -> Mapping[str, Registration]:
-        """All registered output processors by name. The architecture's processors override the class's processors."""
+        """All processors registered for a model, by name. The model's architecture takes precedence over its class."""
         return {**self._on_class, **self._by_architecture}
 
 

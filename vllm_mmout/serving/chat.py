@@ -57,7 +57,7 @@ async def check_media(request: Request) -> None:
 
 
 async def refuse_media(request: Request) -> None:
-    """Raise InvalidOptionError if a chat asks for anything but text. vLLM would ignore the field."""
+    """Raise InvalidOptionError if a chat's ``modalities`` ask for more than text. vLLM would ignore that field."""
     body = await request.json()  # FastAPI has parsed and cached it
     modalities = body.get("modalities") if isinstance(body, dict) else None
     if asks_for_media(modalities):

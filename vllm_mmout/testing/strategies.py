@@ -85,7 +85,7 @@ def georeferences(draw: st.DrawFn) -> Georeference:
 def output_params(
     draw: st.DrawFn, processor: OutputProcessor | type[OutputProcessor] | None = None, *, free: bool = True
 ) -> OutputParams:
-    """Draw request options that a processor must accept. They shrink to ``OutputParams()``.
+    """Draw random request options that a processor must accept. Hypothesis shrinks them to ``OutputParams()``.
 
     Args:
         draw: passed by hypothesis.

@@ -18,7 +18,8 @@ The other call may need a lock that the paused call holds, and would then never 
 """
 
 _IGNORED_MODULES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
-"""Prefixes of modules whose lines are not counted, because they are not part of the processor under test."""
+"""Prefixes of the names of modules whose executed lines `LineCounter` does not count, because the modules do not belong
+to the processor under test."""
 
 
 class LineCounter:

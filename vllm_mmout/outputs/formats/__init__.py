@@ -193,7 +193,7 @@ def suffix_of(path: PurePath) -> str:
 
 
 def written_suffix(path: PurePath) -> str:
-    """Return the suffix of a file name like `suffix_of`, but without converting it to lower case."""
+    """Return a file's suffix in its original case, such as ".TIF". A double suffix is returned as a whole."""
     return path.name[len(path.name) - len(suffix_of(path)) :]
 
 

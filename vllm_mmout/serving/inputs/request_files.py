@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 _MOST: Final = 128
 """Maximum number of files of one request that are open at the same time."""
 _MOST_BESIDE_RECORDS: Final = _MOST - 2 * FILES_AT_ONCE
-"""Maximum number of files that a request may name itself if it also has catalogue records, such as STAC items.
+"""Maximum number of files in a request that also has catalogue records, such as STAC items. Files that the records name
+do not count.
 
-The other ``2 * FILES_AT_ONCE`` open files are left for files that the records name: up to `FILES_AT_ONCE` files of
-scenes that are being read, and as many files of earlier scenes that are being closed.
+Of the `_MOST` files that may be open, ``2 * FILES_AT_ONCE`` are reserved for files that the records name: up to
+`FILES_AT_ONCE` files of scenes that are being read, and as many files of earlier scenes that are being closed.
 """
 _DEEPEST: Final = 32
 """Maximum depth of nested lists and dicts in an input."""

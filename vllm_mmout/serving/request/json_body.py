@@ -78,9 +78,10 @@ _CONTAINERS: Final = 1 << 21
 
 
 def decoded(body: bytearray, *, data: bool) -> Any:
-    """Parse a JSON body. If ``data`` is True, only the field "data" may exceed 8 KB, else only images and the prompt.
+    """Parse a JSON body. Raise ApiError if a field has more than 8 KB, except for a few fields with higher limits.
 
-    If ``data`` is True, "data" may hold any JSON. If ``data`` is False, all fields of `OF_IMAGES` may exceed 8 KB.
+    If ``data`` is True, only the field "data" has a higher limit, and may hold any JSON. If ``data`` is False, the
+    fields of `OF_IMAGES` have higher limits, such as images and the prompt.
     """
     return decoded_fields(body, _OF_DATA if data else OF_IMAGES)
 
@@ -121,7 +122,7 @@ class _Name:
 
 
 class _Names:
-    """Factory of the keys of a JSON object, which raises ApiError if there are too many."""
+    """Counter of the keys of a JSON object. `next` returns a key as `_Name`, or raises ApiError for too many keys."""
 
     count = 0
 

@@ -44,7 +44,10 @@ def partial_image(kind: str, index: int, picture: Encoded) -> Event:
 
 
 def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any) -> Event:
-    """Create the event that sends a finished result, with the token usage ``used`` and extra JSON fields ``own``."""
+    """Create the event that sends the finished result ``entry``. Extra keyword arguments are added to its JSON.
+
+    ``kind`` is the prefix of the event's name, and ``used`` is the token usage.
+    """
     return _event(f"{kind}.completed", entry, {"usage": used, **own})
 
 

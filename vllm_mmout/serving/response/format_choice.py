@@ -52,7 +52,8 @@ class FormatChoice(msgspec.Struct, frozen=True):
     """Whether a result is sent in its main file format, such as GeoTIFF for rasters, when the client names no format.
     If False, PNG and JSON are preferred."""
     flat: bool = False
-    """Whether any transparent picture may be saved as JPEG, which loses transparency. If False, only rasters may."""
+    """Whether every transparent picture may be saved as JPEG, which loses transparency. If False, only pictures of
+    rasters may be saved as JPEG, and other transparent pictures raise an error."""
 
     @property
     def for_preview(self) -> FormatChoice:

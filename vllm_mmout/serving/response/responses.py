@@ -147,7 +147,7 @@ def usage(tiles: int) -> dict[str, Any]:
 
 
 def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
-    """Yield the bytes of all parts in chunks of some hundred KiB. Reading from disk blocks.
+    """Yield the bytes of all parts in chunks of some hundred KiB. The call blocks while it reads from disk.
 
     Results are encoded as base64 if ``as_text``. Chunks save memory: an unchunked result would need thrice its size.
     """

@@ -78,7 +78,7 @@ class ResultStructure(Struct):
 
 
 class ModelOutput(Struct):
-    """Output of a model, as the model's STAC item states it."""
+    """Description of a model's output in the model's STAC item, such as its bands and classes."""
 
     tasks: list[str] = []
     result: ResultStructure | None = None

@@ -1,4 +1,4 @@
-"""Private names of vLLM that iterative models depend on."""
+"""List the internal methods and attributes of vLLM that iterative models use, and the reason for each use."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def columns_of(results: Sequence[MultimodalRequestOutput], params: OutputParams)
 
 
 def _file(output: Any) -> tuple[bytes | None, str | None]:
-    """Encode a result in its default file format. Return the bytes and the format's name, or (None, None)."""
+    """Encode ``output`` in its default file format. Return (bytes, format name), or (None, None) if it is None."""
     if output is None:
         return None, None
     unbounded = AnswerBudget(sys.maxsize)

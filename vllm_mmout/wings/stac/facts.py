@@ -64,7 +64,7 @@ class ResultFacts:
 
     @cached_property
     def acquisition_times(self) -> tuple[datetime, datetime, bool]:
-        """First and last acquisition time, and whether they are known. Else both are the file's modification time."""
+        """Tuple (first, last, known) of acquisition times. If not known, both are the file's modification time."""
         try:
             known = sorted(_utc(text) for text in self.tags.get(DATES, "").split("\n") if text)
         except ValueError:

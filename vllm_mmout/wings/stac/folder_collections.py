@@ -94,7 +94,7 @@ def _ids(place: PurePath, files: Sequence[PurePath]) -> list[str]:
 
 
 def _check(target: PurePath, files: Sequence[PurePath]) -> None:
-    """Raise InputError if writing a STAC collection and its items would overwrite other files or lose fields.
+    """Raise InputError if a new STAC collection would overwrite other files, or drop fields of an old collection.
 
     ``target`` is the collection file. If it exists, it must be a STAC collection without fields that this package does
     not write. An item is written beside each of the GeoTIFFs ``files``.

@@ -53,9 +53,11 @@ class ProductCounts:
         return cls(name, _text_of(properties.get(_BASELINE)), properties.get(APPLIED) is True)
 
     def packing(self, scale: float | None) -> Packing:
-        """Return scale and offset of a band whose STAC item states no offset. ``scale`` is the item's scale, or None.
+        """Derive a band's offset from ESA's processing baseline if the STAC item lacks it. Return scale and offset.
 
-        Without a scale it is the scale of all Sentinel-2 products, unless their processing baseline is unknown.
+        The offset is 0 if the item says that it is already applied. ``scale`` is the scale that the item states. If it
+        is None, return the scale of all Sentinel-2 products, or 1 if the item says neither its processing baseline nor
+        that the offset is already applied.
         """
         known = _SCALE if scale is None else scale
         if self.applied:

@@ -20,7 +20,7 @@ of unscaled integers. The limit is above 1, because the reflectance of snow and 
 
 @dataclass(frozen=True, slots=True)
 class ImageScaling:
-    """Scale and statistics of one image, read from ``config.json``."""
+    """Scale, means and standard deviations for one of a model's input images, read from ``config.json``."""
 
     scale: float | None
     """Factor for integer values. None means the default of TerraTorch's data module class."""

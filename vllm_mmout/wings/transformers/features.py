@@ -56,7 +56,10 @@ class FeaturesMapper:
 
     @property
     def pictures(self) -> bool:
-        """Whether files in the input are pictures: True for a video, which is a list of pictures, otherwise False."""
+        """Whether input files are pictures. True for a video, which is a list of pictures, and False for a sound.
+
+        The server checks the headers of pictures before they are read.
+        """
         return self.head.takes == "video"
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:

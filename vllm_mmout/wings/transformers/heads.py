@@ -34,8 +34,8 @@ class Head:
     sized: bool = False
     """Whether the output processor needs the input's height and width."""
     text: bool = False
-    """Whether the head belongs to text models that vLLM may serve itself. vLLM can convert the class of a language
-    model, such as LlamaForCausalLM, to a classifier or an encoder."""
+    """Whether the head belongs to text models that vLLM may serve itself. For example, vLLM converts its class
+    LlamaForCausalLM to a classifier to serve LlamaForSequenceClassification."""
     prompt: tuple[str, ...] = ()
     """Names of the request fields that are allowed beside the picture, such as a text or points."""
     needs: tuple[str, ...] = ()
@@ -134,9 +134,9 @@ TABLES: Final[Mapping[str, Head]] = {
     "TIME_SERIES_PREDICTION": Head("tensors", "tensor"),
     "TEXT_ENCODING": Head("text", "tensor", text=True),
 }
-"""Settings by kind of head. For example, the key "DEPTH_ESTIMATION" means all architectures in transformers' table
-``MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES``. If several tables list an architecture, the first of them is used. Models
-that generate text are left to vLLM."""
+"""Input and output settings of models by kind of head. The entry "DEPTH_ESTIMATION", for example, applies to all
+architectures in transformers' table ``MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES``. If several tables list an
+architecture, the first of them is used. Models that generate text are left to vLLM."""
 
 
 ARCHITECTURES: Final[Mapping[str, Head]] = {
@@ -182,8 +182,8 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
     },
     **{f"{family}Model": Head("audio", "tensor") for family in ("Wav2Vec2Conformer", "WavLM")},
 }
-"""Settings by name of an architecture. They are for architectures that are missing in transformers' tables, or need
-other settings than `TABLES` has for their kind of head, and take precedence over `TABLES`."""
+"""Input and output settings of models by architecture, which take precedence over `TABLES`. An architecture is listed
+here if it is missing in transformers' tables, or needs other settings than the rest of its table."""
 
 
 def head_of(architecture: str) -> Head | None:

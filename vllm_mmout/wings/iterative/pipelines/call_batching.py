@@ -65,9 +65,10 @@ class _BatchSignature:
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:
-        """Return whether ``other``, a call with an equal ``key``, can join the batch: tensors to be shared are equal.
+        """Return whether a call with an equal ``key`` can join the batch. Both calls need equal "shared" tensors.
 
-        ``kinds`` marks a tensor as "shared" if it has neither rows of the batch nor a single number.
+        ``kinds`` marks a tensor as "shared" if it has neither rows of the batch nor a single number. A batch has only
+        one copy of such a tensor.
         """
         pairs = zip(self.leaves, other.leaves, self.kinds, strict=True)
         return all(one is two or torch.equal(one, two) for one, two, kind in pairs if kind == "shared")

@@ -100,7 +100,7 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
 
 
 def intercept(components: Mapping[str, Any]) -> None:
-    """Wrap a pipeline's networks so that a call pauses the calling `Task` (greenlet). Other calls are not paused."""
+    """Wrap a pipeline's networks so that a call from a `Task` (greenlet) pauses the task. Other calls run at once."""
     for name, component in components.items():
         if not isinstance(component, nn.Module):
             continue

@@ -65,9 +65,10 @@ class StepService(ForwardService):
         return await self._answered(request, image_request, count, parts, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the pixel limit of an input picture, or None if the result's size does not depend on the picture.
+        """Return the pixel limit of an input picture if the result is as large as the picture, otherwise None.
 
-        There is no limit if the request sets the size of the result, or if the model takes rasters.
+        Return None if the request sets the size of the result, or if the model takes rasters. The server's default
+        limit for inputs then applies.
         """
         inputs = self.binding.inputs
         if params.sides is not None or inputs is None or inputs.rasters is not None:

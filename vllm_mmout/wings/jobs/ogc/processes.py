@@ -67,7 +67,7 @@ class Process:
 
     @property
     def outputs(self) -> Mapping[str, OutputProcessor]:
-        """Output processors of the model by name. The process has one output for each."""
+        """Output processors of the model by name. Each of them is an output of this OGC process."""
         return self.service.binding.processors
 
     def formats(self, output: str) -> dict[str, str]:

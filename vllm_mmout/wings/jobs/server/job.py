@@ -98,7 +98,7 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
     size: str = AUTO
     """Size in pixels as WIDTHxHEIGHT, or `AUTO`."""
     seconds: str = AUTO
-    """Length in seconds as text, or `AUTO`."""
+    """Length of the video in seconds as text, or `AUTO`."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):

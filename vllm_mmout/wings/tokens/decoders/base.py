@@ -33,7 +33,7 @@ class TokenDecoder(ABC):
     """Codebooks, picture grid and sampling rate, against which token layouts are checked. None skips the check."""
 
     sampling_rate: int | None = None
-    """Sampling rate of the sounds in Hz. It is used only if ``facts`` is None."""
+    """Sampling rate of the decoded sounds in Hz. If ``facts`` is set, its sampling rate is used instead."""
 
     folder: Path | None = None
     """Folder of the weights. None if ``model`` was given as an object."""

@@ -159,10 +159,11 @@ class Probe:
         )
 
     def _context_at(self, frame_samples: int, frames: int, frame: int, seed: int) -> Context:
-        """Change the codes of one frame of a random sound. Return how many frames before and after it differ.
+        """Measure how many frames before and after a frame affect its samples, by changing the codes of one frame.
 
         A change in later frames shows their left context, and a change in earlier frames their right context.
-        ``frames`` is the length of the sound, and ``seed`` its random seed.
+        The sound is random. ``frames`` is its length, ``seed`` its random seed, and ``frame`` the index of the changed
+        frame.
         """
         codes = self._random(frames, seed)
         changed = [ids.copy() for ids in codes]

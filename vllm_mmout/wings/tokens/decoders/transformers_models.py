@@ -113,7 +113,7 @@ class JanusDecoder(PretrainedDecoder):
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """Return the codebook size and the square picture grid that the config states. The decoder has one codebook."""
+        """Return the size of the model's only codebook, and the square grid of codes that each picture has."""
         side = int(config.num_patches)
         return DecoderFacts(modality="image", codebooks=1, codebook_size=config.num_embeddings, grid=(side, side))
 
@@ -207,7 +207,7 @@ class EncodecDecoder(CausalCodec):
     model_name: ClassVar[str] = "EncodecModel"
 
     def decoded(self, codes: torch.Tensor) -> Any:
-        """Call the model's ``decode`` with all codes as one chunk, and without a factor that scales the samples."""
+        """Call the model's ``decode`` with all codes as one chunk, without scaling the volume of the samples."""
         return self.model.decode(codes.unsqueeze(0), [None], return_dict=True)
 
 

@@ -38,7 +38,7 @@ class BoundTokenAsyncLLM(AsyncLLM):
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Generate answers like ``AsyncLLM.generate``. The last output of an answer holds its pictures and sounds.
+        """Generate answers, as vLLM's method does. The last output of an answer holds its pictures and sounds.
 
         Closing or cancelling the generator aborts the request.
 
@@ -89,7 +89,7 @@ class BoundTokenAsyncLLM(AsyncLLM):
         return SamplingParams.from_optional(**self.mmout)
 
     async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add a request like vLLM, without sending this package's own options to the engine process."""
+        """Add a request, as vLLM does, but do not send this package's own options to the engine process."""
         with without_own_options(params) as sent:
             return await super().add_request(request_id, prompt, sent, *args, **kwargs)
 

@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 _RETIME_AFTER = 64
-"""Number of forward passes after which the slower way of decoding is timed again. The two ways are to decode pictures
-or sounds one by one or in batches."""
+"""Number of forward passes after which the slower of two methods is timed again: decoding pictures or sounds one by
+one, or in batches."""
 _WEIGHT = 0.5
 """Weight, 0 to 1, of the latest measurement in the moving average of decoding times."""
 

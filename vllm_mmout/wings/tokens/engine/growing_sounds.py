@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 _MAX_CHUNKS = 8
-"""Maximum number of chunks in one forward pass of the decoder, when the model generates faster than it decodes."""
+"""Maximum number of chunks of a sound in one forward pass of the decoder. A pass decodes several chunks if the decoder
+is slower than the model that generates the sound."""
 
 
 class GrowingSounds:

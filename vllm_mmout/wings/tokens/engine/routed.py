@@ -115,7 +115,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Add a request like vLLM, and prepare to decode the pictures and sounds in its answer.
+        """Add a request, as vLLM does, and prepare to decode the pictures and sounds in its answer.
 
         Requests whose input is streamed, and requests with ``output="none"``, are left to vLLM.
         """
@@ -180,7 +180,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return self._last_output(state)
 
     def _finish_request(self, req_state: RequestState) -> None:
-        """Finish an answer like vLLM, but keep its parent request while pictures or sounds are being decoded."""
+        """Finish an answer, as vLLM does, but keep its parent request while pictures or sounds are being decoded."""
         super()._finish_request(req_state)
         parent = req_state.parent_req
         if parent is not None and req_state.request_id in self.pending:
@@ -188,7 +188,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             self.parent_requests[parent.request_id] = parent
 
     def fail(self, state: TokenRequestState, error: Exception) -> Any:
-        """Cancel all answers of a failed request. Return ``error``, or a failed result, to be sent to the user.
+        """Cancel all answers of a failed request. Return ``error`` for ``AsyncLLM``, or a failed result for ``LLM``.
 
         ``AsyncLLM`` gets the exception through its queue, and ``LLM`` a result with the attribute ``error``.
         """

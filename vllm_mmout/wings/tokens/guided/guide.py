@@ -48,7 +48,7 @@ class Guide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @classmethod
     def from_args(cls, extra_args: Mapping[str, Any] | None) -> Self | None:
-        """Read the rules from ``SamplingParams.extra_args``. Return None if they are missing.
+        """Read the rules for an answer's tokens from ``SamplingParams.extra_args``. Return None if they are missing.
 
         Raises:
             msgspec.ValidationError: the rules are malformed.

@@ -77,9 +77,9 @@ class DelayedBody(Body):
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _padding_may_begin(self, step: int, book: int) -> bool:
-        """Return whether the next token may be the first padding of codebook 0, which ends the codes of codebook 0.
+        """Return whether the next token may be a padding token that marks the end of the codes of codebook 0.
 
-        The number of frames is known from the position of this padding.
+        The position of this padding token gives the number of frames.
         """
         return book == 0 and step > 0 and self._frame_count is None
 

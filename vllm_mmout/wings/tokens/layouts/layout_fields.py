@@ -30,8 +30,8 @@ class LayoutFields:
     """Kind of media that the tokens encode: "image" or "audio"."""
     first: int | tuple[int, ...]
     """Token id of code 0: a tuple with one id per position in a frame, or one id for all positions. In the order
-    "interleaved", a single id is that of the first position, and the id range of each later position follows the range
-    before it."""
+    "interleaved", a single id is for position 0 only. The ids of position 1 begin after the last id of position 0, and
+    so on."""
     size: int | tuple[int, ...]
     """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
     codebooks: int = 1
@@ -57,10 +57,10 @@ class LayoutFields:
     """Token ids of the marker after each picture or sound. Without a marker, a picture ends when its grid is full, and
     a sound before the next token that is not a code."""
     opened: bool = False
-    """Whether every answer begins inside a picture or sound that its prompt opened. If False, an answer does so only if
-    its prompt ends with the tokens ``begin``.
+    """Whether every prompt ends inside a picture or sound, which the answer then continues. If False, a prompt does so
+    only if it ends with the tokens ``begin``.
 
-    Text at the beginning of an answer is read as text, whether this is True or False. Codes in the prompt are not
+    In both cases, the answer may begin with text instead, which is read as text. Codes in the prompt are not
     decoded."""
     text_inside: bool = False
     """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text also belongs to the

@@ -232,7 +232,7 @@ class StreamParser:
         return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
-        """Record an error for an unexpected token, and return False. If the token ended the stream, only return True.
+        """Record an error for an unexpected token, unless it ended the stream. Return whether the token is text.
 
         A token that ended the stream, such as an EOS, counts as text and is not an error.
         """

@@ -54,7 +54,7 @@ def checked_types(layout: LayoutFields) -> None:
 
 @cache
 def _struct(layout: type[LayoutFields]) -> type[msgspec.Struct]:
-    """Return a msgspec Struct class with the fields of a layout, which is used to check their types."""
+    """Return a msgspec Struct class with the fields of a token layout. It is used to check the fields' types."""
     hints = get_type_hints(layout)
     return msgspec.defstruct("Fields", [(field.name, hints[field.name]) for field in fields(layout)])
 

@@ -109,7 +109,7 @@ class KeypointMatchingProcessor(KeypointDetectionProcessor):
     modality: ClassVar[str] = "tensor"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:  # type: ignore[override]
-        """Build a `TensorOutput` from the matches of one request."""
+        """Build a `TensorOutput` with the points of one request that match between its two pictures."""
         if not isinstance(raw, dict) or SIZE not in raw:
             raise DecodeError(_LACKS)
         sizes = [tuple(map(tuple, raw[SIZE].tolist()))]

@@ -68,7 +68,7 @@ class TextSegmentationProcessor(RegressionProcessor):
     name: ClassVar[str] = "text-segmentation"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Return probabilities at the input's size, made from the logits, and the texts of the request."""
+        """Convert logits to probabilities at the input's size. Return the probabilities and the request's texts."""
         import torch
 
         tensors, (height, width) = of_one_size(output)

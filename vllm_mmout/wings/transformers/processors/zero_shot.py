@@ -50,7 +50,7 @@ class ZeroShotClassificationProcessor(ClassificationProcessor):
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Return the scores and ids of the best texts from logits [n, texts] or [n, 1, texts], and all texts."""
+        """Return all texts, and the scores and ids of the best texts. Logits are [n, texts] or [n, 1, texts]."""
         if not isinstance(output, dict) or TEXTS not in output:
             raise ReduceError(f"the model's output lacks {TEXTS}; name this processor for heads of transformers only")
         logits = only_tensor({k: v for k, v in output.items() if k != TEXTS}, "it takes logits", ReduceError)

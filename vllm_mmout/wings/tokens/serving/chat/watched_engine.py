@@ -46,7 +46,7 @@ class WatchedEngine:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Generate answers like the wrapped engine. After each output, `take` returns the new pictures and sounds."""
+        """Generate answers with the wrapped engine. After each output, `take` returns the new pictures and sounds."""
         params = OutputParams(
             processor=self._processor,
             sampling=sampling_params,
