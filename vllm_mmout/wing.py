@@ -72,9 +72,12 @@ class Wing:
     ``one(data, opener)`` converts a record to a `models.inputs.catalogued.CataloguedInput`, and returns None for other
     data. It opens the record's files by ``opener``. ``many(data)`` returns the inputs in a list of records, or None."""
     describe: str = ""
-    """Import path of a module that writes a description beside a saved result, such as a STAC item. ``check()`` raises
-    if packages are missing. ``spare(path)`` raises if the description would overwrite a file. ``write(path, options,
-    inputs)`` writes it, if the request has the option ``stac_item``."""
+    """Import path of a module whose function ``write(path, options, inputs)`` writes a description, such as a STAC
+    item, beside a saved result. The function is called if the request has the option ``stac_item``.
+
+    Before the model runs, the module's function ``check()`` raises if packages are missing, and ``spare(path)`` raises
+    if the description would overwrite a file.
+    """
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
     public: str = ""

@@ -117,7 +117,10 @@ def _hash(file: Path) -> str:
 
 
 def _check_fits(sources: Path, names: list[str], series: list[Path]) -> None:
-    """Raise an error if git cannot apply the patches ``series``, or a folder of the files ``names`` is read-only."""
+    """Raise an error if git cannot apply the patches ``series``, or if a file to patch is in a read-only folder.
+
+    ``names`` are the files that the patches change, relative to the folder ``sources``.
+    """
     with _patched(sources, names, series, patched=True):
         pass
     for folder in {(sources / name).parent for name in names}:
@@ -135,7 +138,11 @@ def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool
 
 @contextmanager
 def _patched(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> Iterator[Path]:
-    """Copy the files ``names`` to a temporary folder, apply or revert the patches there, and yield the folder."""
+    """Yield a folder with copies of the files ``names``, with the patches applied if ``patched``, else reverted.
+
+    ``names`` are relative to ``sources``. The folder is temporary, and is removed when the ``with`` block ends. Patches
+    are reverted in reverse order.
+    """
     with tempfile.TemporaryDirectory(prefix="mmout-patch-") as name:
         folder = Path(name)
         for file in names:

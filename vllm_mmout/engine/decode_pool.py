@@ -21,8 +21,8 @@ _ENDS_S = 1.0
 MAX_ABANDONED = 32
 """Maximum number of threads that hang in a job. When it is reached, the pool refuses all new jobs."""
 _MIN_HANGING_LIMIT = 2
-"""Smallest limit on the hanging jobs of an output processor. The limit is the number of threads if this number is
-larger."""
+"""Smallest value of the limit on hanging jobs of one output processor. At the limit, new jobs of that processor are
+refused. A pool with more threads than this value uses its number of threads as the limit."""
 
 
 class DecodeJob:

@@ -12,7 +12,7 @@ _WORTH_HALVING = 256
 
 
 def fit_halves(tensor: torch.Tensor) -> bool:
-    """Return whether `to_halves` can and should pack a tensor [requests, ...], two elements into each byte.
+    """Return whether it is possible and worthwhile to pack two elements of ``tensor`` [requests, ...] into each byte.
 
     Packing needs a tensor on the CPU, dtype uint8, ``_WORTH_HALVING`` or more elements per request, and only elements 0
     to 14 or 255. On a GPU, looking at the elements would wait until the device has finished the forward.

@@ -94,7 +94,7 @@ def was_counted(error: BaseException) -> bool:
 
 
 def counted(generate: Generate) -> Generate:
-    """Decorate ``AsyncLLM.generate`` so that the observer learns once of each call that ends without a result."""
+    """Decorate ``AsyncLLM.generate`` to report each call that ends without a result to the engine's observer, once."""
 
     @functools.wraps(generate)
     async def counting(

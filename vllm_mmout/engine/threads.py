@@ -1,4 +1,4 @@
-"""Run blocking work in threads, for tasks that may be cancelled, and with low priority beside an engine."""
+"""Run blocking work in threads. Async callers may be cancelled meanwhile, and threads can get a low CPU priority."""
 
 from __future__ import annotations
 

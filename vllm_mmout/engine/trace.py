@@ -113,7 +113,7 @@ class Traced:
     tile: int | None = None
     """Index of the first tile of a block of tiles, or None for the whole request."""
     tiles: int = 1
-    """Number of tiles in the block of tiles, 1 for a whole request."""
+    """Number of tiles in the block of tiles. For a whole request, the number stays at 1 and is not recorded."""
 
     def stage(self, name: str, began: float, ended: float | None = None, **fields: Any) -> None:
         """Add a stage of this request to the trace file.

@@ -55,7 +55,7 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
     shape: tuple[int, ...]
     offset: int
     halved: bool = False
-    """Whether each byte holds two uint8 elements, the first in its lower half. The number 15 in a half means 255."""
+    """Whether each byte packs two uint8 elements in 4 bits each, low bits first: 0 to 14 as they are, and 255 as 15."""
 
 
 class ProcessorHeader(msgspec.Struct, array_like=True, frozen=True):

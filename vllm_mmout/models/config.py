@@ -81,7 +81,7 @@ _unservable: HookError | None = None
 
 
 def register_config(unservable: HookError | None = None) -> None:
-    """Register `MMOutConfig` with transformers, so that vLLM can read model folders of this type.
+    """Register `MMOutConfig` with transformers, so that vLLM can read ``config.json`` files of model type "mmout".
 
     If this package does not support the installed vLLM, ``unservable`` is the error that reading a folder raises.
     """

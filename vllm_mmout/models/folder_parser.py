@@ -51,8 +51,9 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the translated entries that vLLM reads in place of the ``config.json`` of ``model``.
+    """Return the entries, translated from another format, that vLLM reads in place of a ``config.json``, or None.
 
-    Return None if vLLM reads the ``config.json`` itself, or if ``config_format`` names another parser.
+    `take` stores the entries of ``model``. Return None if vLLM reads the ``config.json`` itself, or if
+    ``config_format`` names another parser.
     """
     return FolderConfigParser.recorded.get(model) if config_format == FORMAT else None

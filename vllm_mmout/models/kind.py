@@ -24,7 +24,8 @@ class ModelKind:
     name: str
     """Name of the kind of model in error messages, such as "iterative"."""
     methods: tuple[str, ...]
-    """Names of methods. A model class that has all of these methods belongs to this kind of model."""
+    """Names of the methods that identify this kind of model. Every model class that has all of these methods is of this
+    `ModelKind`."""
     adapter: str
     """Adapter class, as "module:Class", that makes the model look like a vLLM model."""
     arguments: str

@@ -80,7 +80,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         return None
 
     def embed_input_ids(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Return embeddings of size 0. The prompt's tokens carry no information for these models."""
+        """Return embeddings of size 0, because a plain PyTorch model does not use the prompt's tokens."""
         return torch.empty((input_ids.shape[0], 0), device=input_ids.device)
 
     def forward(
@@ -132,7 +132,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         return PerRequest.of(outcomes, self._device)
 
     def _run_tiles(self, tensors: dict[str, torch.Tensor], count: int) -> RequestOutcome:
-        """Run the model on all tiles of a request. If that fails, run it on each tile, and return the first error."""
+        """Run a request's tiles in one batch, or singly if that fails. Return all outputs, or only the first error."""
         output = self._run(_cloned(tensors))
         if not isinstance(output, MMOutError):
             return BlockOutput(output, count)
@@ -262,7 +262,7 @@ class PerRequest(torch.Tensor):
 
     @staticmethod
     def of(parts: Sequence[RequestOutcome], device: torch.device) -> PerRequest:
-        """Create a tensor on ``device`` that carries ``parts``, each request's output of ``forward`` or its error."""
+        """Create a tensor on ``device`` whose attribute ``parts`` has each request's ``forward`` output or error."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = [*parts]
         return wrapped

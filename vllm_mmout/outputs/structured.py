@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SourceHolder:
-    """Wrapper that hides the description of a result's input from comparisons: any two wrappers are equal.
+    """Holder of the description of the input that a result was made from. Two holders always compare equal.
 
     Two results are therefore equal if their fields are equal, even if their inputs differ.
     """

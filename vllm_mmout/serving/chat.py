@@ -45,7 +45,10 @@ def attach(app: FastAPI) -> None:
 
 
 def asks_for_media(modalities: Any) -> bool:
-    """Return whether the field ``modalities`` of a chat holds anything but "text", such as an unknown value."""
+    """Return whether the field ``modalities`` of a chat asks for output other than text.
+
+    Any value counts, even an unknown one, except an empty value and a list that only contains "text".
+    """
     return bool(modalities) and not (isinstance(modalities, list) and all(modality == TEXT for modality in modalities))
 
 

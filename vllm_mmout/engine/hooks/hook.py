@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Value of `Hook.where` for hooks that are needed only in processes that create engines. These processes have imported
-vLLM's ``EngineArgs``. Other processes need not import the hooked module."""
+"""Value of `Hook.where` for hooks that are needed only in processes that create engines, recognized by their import of
+vLLM's ``EngineArgs``. Other processes skip the hook, and need not import the module that it changes."""
 CORE = "core"
-"""Value of `Hook.where` for hooks that are needed only in processes with an engine core. These processes have imported
-``vllm.v1.engine.core``. Other processes need not import the hooked module."""
+"""Value of `Hook.where` for hooks that are needed only in processes with an engine core, recognized by their import of
+``vllm.v1.engine.core``. Other processes skip the hook, and need not import the module that it changes."""
 ANYWHERE = "anywhere"
 """Value of `Hook.where` for hooks that are needed in every process."""
 
@@ -55,7 +55,7 @@ class Attribute:
     value: Callable[[], Any]
     """Function without arguments that returns the object to store in vLLM's ``module`` as ``name``."""
     why: str
-    """Purpose of the name, as a verb phrase. Error messages print it after "needed to: "."""
+    """Purpose of the name that is added to vLLM, as a verb phrase. Error messages print it after "needed to: "."""
 
     @property
     def target(self) -> str:

@@ -15,10 +15,11 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""Full name of the function that creates an engine's output processor in a vLLM with the patches in ``patches/``. If it
-exists, vLLM's constructors of engines need no hooks.
+"""Full name of a function that exists only in a vLLM with the patches in ``patches/``. If vLLM has this function, the
+constructors of ``LLM`` and of the engines are not hooked.
 
-The patched constructors themselves tell the output processor when the engine has started.
+The function creates an engine's output processor. Patched engines call it in their constructors, and tell the output
+processor when the engine has started.
 """
 
 _OBJECT = "override it on the output processor of a bound engine"

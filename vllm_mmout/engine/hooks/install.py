@@ -124,10 +124,10 @@ def find_targets(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Find the vLLM module or class to which ``row``, a hook or an added name, belongs. Store it in ``places``.
+    """Find the vLLM module or class to which the name in ``row`` belongs, and store both in ``places``.
 
-    The key in ``places`` is the full name of the hooked callable or added name. If vLLM lacks the callable, return a
-    description of the fault, else None.
+    ``row`` is a `Hook` for a callable of vLLM, or an `Attribute`, a name to add to vLLM. The key in ``places`` is the
+    full name. If vLLM lacks the module, the callable or a parameter, return a description of the fault, else None.
     """
     try:
         owner: Any = importlib.import_module(row.module)

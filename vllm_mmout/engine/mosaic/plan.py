@@ -34,7 +34,8 @@ _MAP_OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("mosaic", "mosaic_grid", "path", "bbox", "bbox_crs", "aoi", "aoi_crs")),
     **dict.fromkeys(("each_day", "skip_failed", "stac_item"), False),
 }
-"""Options of a mosaic's map, with the default values that they have in the requests of its scenes."""
+"""Request options that only the map of a mosaic uses, each with the value that switches the option off. The requests
+for single scenes get these values instead of the user's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,6 @@ class BoundClient(SyncMPClient):
 
 
 def bind_client(client: Any) -> None:
-    """Turn the client of an engine in other processes into a `BoundClient`. Leave other clients unchanged."""
+    """Turn ``client`` into a `BoundClient` if its engine runs in other processes. Leave any other client unchanged."""
     if isinstance(client, SyncMPClient):
         rebase(client, BoundClient)

@@ -162,9 +162,8 @@ class Request:
     newest.
     """
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
-    """Engine outputs that wait until an earlier output is decoded: the result object for the caller, and the bytes to
-    decode.
-    """
+    """Engine outputs that wait until an earlier output of the request is decoded, as pairs: the result object that will
+    hold the decoded output, and the bytes to decode."""
     answer_bytes: int = 0
     """Size of the engine's latest output in bytes."""
     total: int = 1
@@ -194,7 +193,8 @@ class Request:
 
 
 TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)
-"""Request that the current task is adding to vLLM's engine. None if the request does not come from this package."""
+"""Context variable with the request that is being added to vLLM's engine in the current task. A request that does not
+come from this package leaves the variable at None."""
 
 
 def ticket(kind: type[Kind]) -> Kind | None:

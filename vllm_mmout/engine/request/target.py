@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _CATALOGUED_FORMAT: Final = "tiff"
-"""Name of the only file format that gets catalogue records, such as STAC items."""
+"""Name of the only format of result files beside which a catalogue record, such as a STAC item, can be saved."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ class EngineLoads:
         return any(load.steps < AHEAD and not (gives_way and load.tiles) for load in self.loads)
 
     def take(self, tiles: int, *, block: bool) -> int:
-        """Count ``tiles`` tiles as in flight in the engine with the fewest tiles, and return that engine's index.
+        """Choose the engine with the fewest tiles in flight, add ``tiles`` to its count, and return its index.
 
         Engines with equally few tiles take turns.
         """

@@ -52,8 +52,8 @@ class FanOut(ABC):
         self.total = total
         self.nbytes = nbytes
         self.done = 0
-        """Number of tiles that all processors have joined, including tiles without valid pixels, which skip the
-        engine."""
+        """Number of tiles that every processor has added to its result. It includes tiles without valid pixels, which
+        skip the engine."""
         self.error: BaseException | None = None
         self.context = copy_context()
         """Copy of the caller's context variables, for the threads."""
@@ -200,7 +200,7 @@ class FanOut(ABC):
             lane.close()
 
     def count_joined(self) -> None:
-        """Count the tiles that all processors have joined, and remove them from the memory budget."""
+        """Update the number of tiles that every processor has added to its result, and free their memory budget."""
         with self._lock:
             before, self.done = self.done, min(lane.joined for lane in self._lanes.values())
             done = self.done

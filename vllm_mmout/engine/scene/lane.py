@@ -31,7 +31,7 @@ class TiledRequest(Protocol):
         """Whether the request failed or was aborted."""
 
     def count_joined(self) -> None:
-        """Count the tiles that all processors have joined."""
+        """Update the number of tiles that every processor has added to its result."""
 
 
 class Lane:

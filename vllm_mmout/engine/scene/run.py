@@ -111,7 +111,7 @@ class Run(FanOut):
         return part.prompt
 
     def part_request(self, part: PartInput, request_id: str, engine: int | None = None) -> Request:
-        """Create the engine request for a block of tiles, or for another part of this user request.
+        """Create the engine request for a part of the user's request, usually a block of tiles.
 
         Its priority value is higher by 1 than the user's, so that requests without tiles run earlier.
         """

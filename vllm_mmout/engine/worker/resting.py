@@ -17,9 +17,10 @@ ZeroMQ can lose the call to a reader whose socket keeps only one message. vLLM's
 seconds.
 """
 _MAX_QUEUED_CALLS = 1000
-"""Largest number of wake-up calls that a writer queues for a reader of a message queue. Further calls are dropped.
+"""Largest number of wake-up calls that the writer of a message queue keeps for a reader that sleeps. It replaces vLLM's
+limit of 1, which is made for readers that poll and need no calls.
 
-vLLM's own limit is 1, because a reader that polls needs no calls. A reader that sleeps would miss a dropped call.
+Calls beyond the limit are dropped, and a sleeping reader would miss them.
 """
 
 
@@ -60,9 +61,10 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Make a reader of a message queue sleep instead of polling. Keep a writer from dropping wake-up calls.
+    """Let a message queue's reader sleep instead of polling, or let its writer keep the calls that wake readers.
 
-    ``condition`` is the queue's ``SpinCondition`` in this process, or None if all readers are on other machines.
+    ``condition`` is the queue's ``SpinCondition`` in this process, which is either a reader or the writer. It is None
+    if all readers are on other machines.
     """
     if condition is None:
         return

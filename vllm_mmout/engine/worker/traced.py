@@ -40,7 +40,10 @@ class Times:
     copied: float
 
     def append_to(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Return ``buffer``, a request's result (uint8 [bytes] in CPU memory), with these times appended."""
+        """Append the start and end times of a step to ``buffer``, a request's result. Return the longer tensor.
+
+        Both tensors are uint8 [bytes] in CPU memory.
+        """
         packed = bytearray(_FORM.pack(*astuple(self), _MAGIC))
         return torch.cat([buffer, torch.frombuffer(packed, dtype=torch.uint8)])
 

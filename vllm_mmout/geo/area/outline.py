@@ -20,9 +20,10 @@ _HALF: Final = TURN / 2
 
 
 def outline(area: Area) -> Area:
-    """Return an area's bounding box as an area, or two boxes if its polygons leave a gap in longitude.
+    """Return an area's bounding box as an area, split in two at the widest gap between its polygons' longitudes.
 
-    An area in degrees that crosses the antimeridian, or is split there, has a rectangle on each side of it.
+    Only areas in degrees with such a gap are split. An area that crosses the antimeridian, or is divided there, gets a
+    box on each side of it.
 
     Raises:
         InputError: a ring of the area encloses a pole.

@@ -87,7 +87,8 @@ class PlacedArea:
     assumed: tuple[str, ...] = ()
     """Sentences about assumptions that were made to convert the area to pixels."""
     origin: tuple[int, int] = (0, 0)
-    """Position (row, column) in the whole raster of the window that `within` selected, or (0, 0) without a window."""
+    """Row and column, in the whole raster, of the first pixel of the window that was selected by `within`. Both are 0
+    if no window was selected."""
 
     def within(self, window: Window) -> PlacedArea:
         """Return a copy of the area for the raster cut to ``window``."""

@@ -33,8 +33,8 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 """Numbers of all TIFF tags that define a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Beginnings of the texts of coordinate systems that are accepted, since they are on Earth. For GeoTIFF keys that GDAL
-does not understand, it returns a local coordinate system, whose text begins differently."""
+"""Prefixes of the coordinate systems, as text, that tie a raster to the Earth. For GeoTIFF keys that GDAL does not
+understand, GDAL returns a local coordinate system with another prefix, which is ignored."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
 """PROJJSON types of the coordinate systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)

@@ -22,7 +22,8 @@ _A = 6378137.0
 _E2 = 6.69437999014e-3
 """Squared eccentricity of the WGS 84 ellipsoid."""
 _PART = 16
-"""Divisor of a raster's height and width. Ground distances are measured across the central sixteenth of each."""
+"""Divisor that sets how long a measured ground distance is. The value 16 means that distances are measured around the
+raster's centre, over 1/16 of its width and 1/16 of its height."""
 
 
 def ground_steps(georeference: Georeference | None, size: tuple[int, int]) -> NDArray[np.float64] | None:

@@ -206,7 +206,7 @@ class BoxSystem:
         return [window for window in windows if window is not None]
 
     def extent(self) -> Box:
-        """Return the raster's extent in the coordinate system of the bounding boxes, or the whole Earth on failure."""
+        """Return the raster's extent in the CRS of the boxes to convert, or the whole Earth if that is impossible."""
         if self.systems is None:
             return self.grid.extent
         there, own = self.systems

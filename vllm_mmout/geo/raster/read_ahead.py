@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place, Segments
 
 _AHEAD = 2**23
-"""Number of bytes to request ahead of the decoder. The file's cache must also have room for the strips or tiles that
-are being decoded."""
+"""Number of bytes of a remote file to request ahead of the decoder. It is smaller than the file's cache, because the
+cache also holds the strips or tiles that are being decoded."""
 _TOGETHER = 2**21
 """Number of bytes to collect before they are requested, so that adjacent strips or tiles share a request."""
 _TASKS = 256

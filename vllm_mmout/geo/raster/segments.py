@@ -64,8 +64,8 @@ _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _W
 """Compressions whose segments are pictures with their own header. Decoders allocate memory for the size in that header,
 so it is checked first."""
 _ROOM = 2**22
-"""Largest number of pixel values that the header of a compressed strip or tile may state regardless of the TIFF. A
-larger number is only accepted up to a multiple of the strip or tile size in the TIFF."""
+"""Number of pixel values that the header of a compressed strip or tile may always state. Larger numbers are only
+accepted up to several times the size of a strip or tile according to the TIFF."""
 
 
 class UnknownStorageError(InputError):

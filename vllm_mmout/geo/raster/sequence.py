@@ -72,7 +72,8 @@ class _Task:
 
 
 _RunsAndBlocks: TypeAlias = "Sequence[tuple[Run, Block]]"
-"""Windows that get pixels from a decoding task: each `Run` (group of windows) with the `Block` (array) it is in."""
+"""Pairs of a `Run`, a group of windows that need pixels from a decoding task, and the `Block`, the array that these
+windows are stored in."""
 
 
 class _Reader:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Largest total size, in bytes, of the window arrays that one decoded strip or tile is copied to. For further windows,
-the strip or tile is decoded again."""
+"""Limit in bytes on the window arrays that are in memory together because they need the same strip or tile. Beyond this
+limit, the strip or tile is decoded again for the later arrays."""
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
 """Function like `numpy.empty`: takes a shape and a dtype, returns an uninitialized array."""
@@ -211,8 +211,8 @@ class Blocks:
         """End (exclusive) of each run of evenly spaced windows, int64 [runs, 3]: block index + 1, end row and end
         column."""
         self.ends = self._all_ends()
-        """List with one block index for each block. Strips or tiles that are decoded for a block are shared with all
-        later blocks before this index. Later blocks decode them again."""
+        """Index, for each block of windows, of the first later block that does not reuse the strips or tiles decoded
+        for this block. The later block decodes them again."""
 
     def __len__(self) -> int:
         return self._number

@@ -46,8 +46,8 @@ class OpenRaster(RasterFacts, ABC):
     images: int = 1
     """Number of images in the file that have the raster's size. Only the first image is read."""
     palette: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """Display colours of a single-band raster by pixel value: RGB, uint8 [values, 3], or grey, uint8 [values, 1]
-    (without a palette: less than 8 bits, or 0 is white). None if pixels are shown as they are."""
+    """Display colour of each pixel value of a single-band raster: uint8 [values, 3] for RGB, or [values, 1] for grey
+    (pixels of less than 8 bits, or with 0 as white). None if pixel values are shown unchanged."""
 
     interleaved: bool = False
     """True if the bands of a pixel are stored side by side, so that arrays with bands last are filled fastest."""
@@ -275,7 +275,7 @@ class OpenArray(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that each strip or tile was decoded: an empty array, since the pixels are in memory."""
+        """Empty array, int64 [0], because pixels in memory are not decoded from strips or tiles."""
         return np.zeros(0, np.int64)
 
     def close(self) -> None:

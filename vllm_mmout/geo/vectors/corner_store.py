@@ -31,7 +31,8 @@ class WaitingCorners:
         self._file: IO[bytes] | None = None
         self._end = 0
         self._unread: dict[int, int] = {}
-        """Number of corners that were not read yet, by chunk index. Unused space of a chunk counts as not read."""
+        """Number of polygon corners of each chunk that were not taken yet, by chunk index. A chunk that is still being
+        filled counts as full, so that it is not dropped too early."""
         self._memory: dict[int, NDArray[np.int32]] = {}
         self._file_positions: dict[int, int] = {}
         """Chunk index -> position of the chunk in the temporary file, counted in chunks."""

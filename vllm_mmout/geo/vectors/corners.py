@@ -25,11 +25,11 @@ TOUCH is set if a region may touch itself at the corner, JUNCTION if three or fo
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Two groups of corner kinds, for borders that run east with their region above: the kinds that begin a horizontal
-line, and all kinds that such a line may contain."""
+"""Kinds of corners on horizontal lines of borders that run east, with their region above: first the kinds where such a
+line begins, then all kinds on such a line, its ends included."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Two groups of corner kinds, for borders that run west with their region below: the kinds that begin a horizontal
-line, and all kinds that such a line may contain."""
+"""Kinds of corners on horizontal lines of borders that run west, with their region below: first the kinds where such a
+line begins, then all kinds on such a line, its ends included."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
@@ -82,17 +82,20 @@ class LinkedElements:
     starts: NDArray[np.int64]
     """Index in ``vertices`` of each horizontal line's first corner. The last entry is the number of corners."""
     following: NDArray[np.int32]
-    """Index of the border piece that follows each piece, or its own index if it continues below the traced rows."""
+    """Index of the next piece on the same border, for each piece of border. Where a border continues below the traced
+    rows, its last piece has its own index."""
     ports_up: NDArray[np.int32]
-    """Columns where a region's border, followed in its direction, goes up across the lower edge of the traced raster
-    rows."""
+    """Columns where a border goes up across the lower edge of the traced raster rows. Borders run with their region on
+    the left."""
     ports_down: NDArray[np.int32]
-    """Columns where a region's border, followed in its direction, goes down across the lower edge of the traced
-    rows."""
+    """Columns where a border goes down across the lower edge of the traced raster rows. Borders run with their region
+    on the left."""
     left: Verticals
-    """Table of the vertical lines of region borders that have their region on the right."""
+    """Table of the vertical lines at the left edges of regions, where borders run down. The region is to the right of
+    the line."""
     right: Verticals
-    """Table of the vertical lines of region borders that have their region on the left."""
+    """Table of the vertical lines at the right edges of regions, where borders run up. The region is to the left of the
+    line."""
 
 
 def link(
@@ -203,10 +206,11 @@ def _flags(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, ends: tu
 
 
 def _horizontal_lines(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Group border corners into horizontal lines, by the ``kind`` of each corner, such as a left turn.
+    """Group border corners into the horizontal lines of borders. ``kind`` is the type of each corner.
 
-    Return the indices of the corners, with the corners of a line in succession, and the position in this array at
-    which each line begins. Corners of kind NORTH or SOUTH are lines of a single corner.
+    The type, such as a left turn, tells where a line begins. Return the indices of the corners, with the corners of a
+    line in succession, and the position in this array at which each line begins. Corners of kind NORTH or SOUTH are
+    lines of a single corner.
     """
     corners, starts, count = [], [], 0
     for (begin, members), step in ((_EASTWARD, 1), (_WESTWARD, -1)):

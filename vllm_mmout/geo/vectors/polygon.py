@@ -67,11 +67,11 @@ class OpenBorders(_Columns):
     """Table of the polygon borders that are not closed yet, since they continue below the rows traced so far."""
 
     heads: NDArray[np.int32]
-    """Column where the traced part of each border begins. The border goes up there, from rows that are not traced
-    yet."""
+    """Column where each border comes up from rows that are not traced yet. The traced part of the border begins
+    there."""
     tails: NDArray[np.int32]
-    """Column where the traced part of each border ends. The border goes down there, into rows that are not traced
-    yet."""
+    """Column where each border goes down into rows that are not traced yet. The traced part of the border ends
+    there."""
     first: NDArray[np.intp]
     """Identifier of each border's first segment in `BorderSegments`, the store of border segments."""
     last: NDArray[np.intp]
@@ -182,7 +182,7 @@ def _cut(vertices: NDArray[np.int32], start: int, count: int, twice: NDArray[np.
 
 
 def without_flags(vertices: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return corners (column, row), [n, 2], without the bit flags that are stored in the columns, such as `TOUCH`."""
+    """Return a copy of corners (column, row), [n, 2], without the flags in the low bits of the column numbers."""
     bare = vertices.copy()
     bare[:, 0] >>= FLAG_BITS
     return bare

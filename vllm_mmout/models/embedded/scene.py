@@ -20,7 +20,8 @@ SCENE: Final = Path(__file__).resolve().parent / "scene.tif"
 ``python scripts/scene_generator`` makes this file and `TRUTH`.
 """
 TRUTH: Final = SCENE.with_name("truth.tif")
-"""GeoTIFF [1, 512, 512], uint8, on the grid of the scene: `LAND`, `WATER` or `UNOBSERVED`."""
+"""Ground truth file of the scene: GeoTIFF [1, 512, 512], uint8, on the same pixel grid as `SCENE`. Each pixel is
+`LAND`, `WATER` or `UNOBSERVED`."""
 
 LAND: Final = 0
 WATER: Final = 1

@@ -65,7 +65,7 @@ class _BandMeaning:
 
 @dataclass(frozen=True, slots=True)
 class NameMeanings:
-    """Possible meanings of the model's and the input's band names, if the bands come from the assumed sensors."""
+    """Meanings that the band names of a model and an input would have if the bands came from certain sensors."""
 
     sensors: tuple[str, str]
     """Assumed sensor of the model's bands, and assumed sensor of the input's bands. "" is an unknown sensor."""

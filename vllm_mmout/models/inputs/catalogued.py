@@ -187,7 +187,7 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Return the scales and offsets of all bands, or () if the catalogue states none that the file lacks."""
+        """Return the bands' scales and offsets, filled in from the catalogue, or () if the catalogue adds nothing."""
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):

@@ -21,7 +21,8 @@ FIELD: Final = "tensors"
 """Key of vLLM's input format that holds all tensors of a request, as a list."""
 
 _ABSENT = np.empty(0, np.bool_)
-"""Placeholder for a keyword argument of ``forward`` that a request leaves out. Real inputs are never empty."""
+"""Empty array that is sent in place of an argument of ``forward`` that a request leaves out. It cannot be mistaken for
+a real input, because real inputs are never empty."""
 
 
 def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1) -> MultiModalInput:

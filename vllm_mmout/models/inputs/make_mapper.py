@@ -266,9 +266,9 @@ _TEST_SHAPES = ((360, 600), (600, 360), (512, 512))
 """Sizes (height, width) of the pictures that `keeps_extent` tests a processor with. Many processors crop only pictures
 that are not square."""
 _EDGE_TOLERANCE = 0.015
-"""Tolerance, in grey levels from 0 to 1, for the edges of a test picture after an image processor has processed it. The
-picture is a gradient from 0 to 1 between opposite edges. `keeps_extent` also allows for the change of the gradient over
-half a pixel of the processed picture."""
+"""Largest accepted error, in grey levels from 0 to 1, at the edges of a processed test picture. The picture is a
+gradient from 0 at one edge to 1 at the opposite edge. `keeps_extent` also accepts half of the gradient's change per
+pixel."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:

@@ -279,7 +279,7 @@ def _bands_of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[Inpu
 
 
 def _bands_of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[InputBand]:
-    """Return a raster's bands without its alpha band. A single remaining band gets ``names``, its possible names."""
+    """Return a raster's bands except its alpha band. If only one band is left, its possible names are ``names``."""
     listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:

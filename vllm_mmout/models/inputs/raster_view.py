@@ -44,7 +44,7 @@ class PlanesMapper(Protocol):
 
     @property
     def multiple_of(self) -> int:
-        """Number that divides the height and width of one forward pass."""
+        """Number of pixels that must divide the height and width of a forward pass's input."""
 
     @property
     def num_frames(self) -> int | None:

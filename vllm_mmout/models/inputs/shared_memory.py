@@ -80,10 +80,11 @@ class SharedMemory:
 
     @classmethod
     def of_engines(cls, engines: int, nbytes: int) -> Self | None:
-        """Return a memory for ``engines`` engines, for up to ``nbytes`` bytes of tiles in each.
+        """Create shared memory for ``engines`` engines, each with up to ``nbytes`` bytes of tiles, or return None.
 
-        It has twice this size, because tiles that are read in advance also need room. Return None if there are more
-        engines than flags, or if the system gives no memory files. Only Linux has them, and a container may forbid it.
+        The memory has twice the size of these tiles, because tiles that are read in advance also need room. Return None
+        if the header has too few bytes to mark all engines, or if the system provides no memory files. Only Linux has
+        them, and a container may forbid it.
         """
         if not hasattr(os, "memfd_create") or engines > _HEADER_BYTES - _TOKEN_BYTES:
             return None

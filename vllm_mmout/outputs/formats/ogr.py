@@ -109,10 +109,10 @@ def _check_names(class_names: Sequence[str] | None) -> None:
 
 
 def _finest_zoom(raster: RasterOutput, system: Any) -> int:
-    """Return the largest zoom of vector tiles that a raster needs, so that rounding hardly moves its pixel corners.
+    """Return the highest zoom level of vector tiles to write. It is so high that rounding hardly moves pixel corners.
 
-    At this zoom, the side of a pixel has `_UNITS_PER_PIXEL` or more units of a tile's coordinates. Raise SaveError if
-    the middle of the raster has no place on the map of Web Mercator.
+    At this zoom, the side of a pixel has `_UNITS_PER_PIXEL` or more units of a tile's coordinates, unless `_FINEST`
+    limits the zoom. Raise SaveError if the middle of the raster has no place on the map of Web Mercator.
     """
     from pyproj import Transformer
 

@@ -102,7 +102,7 @@ class Manifest:
         return len(self.objects.keys(self._starts(run, scene, options)))
 
     def count_start(self, run: str, scene: str, options: Mapping[str, Any]) -> None:
-        """Store one more start of a scene, to recognise scenes that crash a worker.
+        """Record that a scene was started once more, so that scenes that repeatedly crash a worker are recognized.
 
         ``run`` is the unique name of one run of ``vllm-mmout run --ray``.
         """

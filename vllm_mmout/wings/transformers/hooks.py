@@ -1,4 +1,4 @@
-"""List the private functions of vLLM that tell whether vLLM can serve a transformers model without this package."""
+"""List the private functions of vLLM that show this package whether vLLM alone can serve a transformers model."""
 
 from __future__ import annotations
 

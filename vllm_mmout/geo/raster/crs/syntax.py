@@ -178,7 +178,10 @@ string."""
 
 
 def checked_projjson(text: str) -> str:
-    """Check PROJJSON, and return it without duplicate keys. Raise CrsTextError if it is invalid or may name a file."""
+    """Check that PROJJSON is valid and cannot make PROJ open a file, and return it without duplicate keys.
+
+    Raise CrsTextError if the check fails.
+    """
     try:
         system = json.loads(text, parse_constant=_refused_constant)
     except (ValueError, RecursionError) as error:

@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 _WORTH_A_TRY = 2**19
 """Number of received bytes from which a broken connection counts as progress instead of a failed attempt."""
 _SHOWN = 300
-"""Largest number of characters of a connection error that a message shows."""
+"""Maximum length, in characters, of a connection error's text in a message. Longer texts are cut."""
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _MAY_PASS = frozenset({408, 429, 500, 502, 503, 504})
 _EXPIRED = frozenset({400, 401, 403, 404, 410})

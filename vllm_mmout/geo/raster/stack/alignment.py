@@ -28,16 +28,16 @@ _EXACT = 1e-5
 """Maximum distance, in pixels, between corresponding pixels of two rasters with the same grid. It is not 0, since files
 may store coordinates with few digits."""
 _MAX_DRIFT = 0.01
-"""Limit in pixels for treating two rasters as parallel. Rows and columns that together drift apart by more than this
-over the whole reference raster are not parallel."""
+"""Largest drift, in pixels, of two rasters that count as parallel. It is the drift of the rows across the width of the
+reference raster, plus the drift of the columns across its height."""
 _STEPS = 64
 """Number of straight pieces that approximate each edge of a window in another coordinate system."""
 _EDGE_MARGIN = 1
 """Margin, in pixels, added around a window that was computed in another coordinate system, since its curved edges are
 only approximated."""
 _SHARED_CRS = CRS.from_epsg(3857)
-"""Placeholder for the coordinate system, passed to GDAL if two rasters have the same coordinate system. All coordinates
-passed to GDAL are then pixel positions, which keep full precision."""
+"""Arbitrary coordinate system that GDAL gets as both source and target if two rasters share their coordinate system.
+GDAL then gets pixel positions in place of coordinates, so that no precision is lost."""
 _ORIGIN = 1000.0
 """Offset added to pixel positions that are passed to GDAL as coordinates. With an origin of (0, 0), rasterio would
 treat the transform as missing."""

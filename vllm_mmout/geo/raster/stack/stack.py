@@ -160,7 +160,7 @@ class Member:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Height and width of one block (tile or strip) of the raster's file, in pixels of the stack's grid."""
+        """Height and width of one tile or strip of this file, in pixels of the grid that all files of a stack share."""
         (height, width), (rows, cols) = self.raster.block, self.alignment.scale
         return math.ceil(height / rows), math.ceil(width / cols)
 

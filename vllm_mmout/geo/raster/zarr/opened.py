@@ -98,7 +98,7 @@ class OpenZarr(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that each part of the raster was decoded, row by row. A part is a group of whole chunks."""
+        """Number of times each part (group of chunks) of the raster was decoded, int64 [parts] in row-major order."""
         return self._decoded.ravel()
 
     def close(self) -> None:

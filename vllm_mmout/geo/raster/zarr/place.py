@@ -158,7 +158,11 @@ def _numbers(array: Node, name: str, value: Any, count: int) -> list[float]:
 def _coordinates(
     group: Node | None, size: tuple[int, int], dims: tuple[str | None, str | None]
 ) -> Iterator[tuple[str, Affine]]:
-    """Yield the transform of pixel corners, computed from coordinate arrays of pixel centres, if the group has them."""
+    """Yield the affine transform that the group's arrays of pixel coordinates define, if the group has both arrays.
+
+    The arrays hold the coordinates of pixel centres. The transform converts positions of pixel corners, so that (0, 0)
+    is the outer corner of the first pixel. It is yielded after a text that names the arrays.
+    """
     nodes = [None if group is None or name is None else group.child(name) for name in dims]
     if None in nodes:
         return

@@ -46,7 +46,8 @@ class GrowingSounds:
         self._sounds: list[GrowingSound] = []
         """Sounds in the order of their tokens. `take` removes a sound after it has returned its last chunk."""
         self._chunks: dict[int, list[AudioOutput]] = {}
-        """Decoded chunks that wait for `take`, by the index of the first token of their sound."""
+        """Decoded chunks that `take` has not returned yet, as a list for each sound. The key is the index of the
+        sound's first token."""
         self._lock = Lock()
 
     def advance(self, parser: StreamParser) -> None:

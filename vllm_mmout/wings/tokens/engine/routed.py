@@ -45,7 +45,7 @@ class Answer:
 
 
 class TokenRequestState(RequestState):
-    """vLLM's ``RequestState`` of one answer, together with the decoding of its pictures and sounds."""
+    """vLLM's ``RequestState`` of one answer. It also tracks the decoding of the answer's pictures and sounds."""
 
     mmout: Answer
 

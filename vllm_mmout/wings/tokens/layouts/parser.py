@@ -194,7 +194,7 @@ class StreamParser:
         return self._refuse(token, at, body.expected + or_end)
 
     def _on_last_code(self) -> None:
-        """Close the picture or sound after its last code, unless its end marker must follow."""
+        """Close the picture or sound after the token of its last code. If an end marker must follow, wait for it."""
         self._due, self._complete = self._layout.end, True
         if not self._due:
             self._close(complete=True)
