@@ -21,10 +21,7 @@ class WaterIndex(nn.Module):
         self.head = nn.Parameter(torch.zeros(2, 1, 1))
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Compute logits of land and water from MNDWI, the ratio of two weighted sums of the six bands.
-
-        The sums are computed band by band in float32, because a convolution could run in inexact TF32.
-        """
+        """Return the logits. Bands are added one by one, because a convolution could run in inexact TF32."""
         reflectance = (pixel_values.float() * self.scales[pixel_values.is_floating_point()]).relu_()
         sums: Tensor = reflectance[:, :1] * self.index[:, 0]
         for band in range(1, 6):
