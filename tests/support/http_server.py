@@ -65,9 +65,19 @@ class Server:
         with socket.create_connection((to.hostname, to.port), 120) as last, suppress(ConnectionError):
             last.shutdown(socket.SHUT_WR)
             last.recv(1)
+        self._wait_until(
+            lambda: not any("process_request_thread" in thread.name for thread in threading.enumerate()),
+            "a connection is left open",
+        )
+
+    def wait_for(self, path, count):
+        """Wait until so many requests for a path were read: on a busy machine, after their client has given up."""
+        self._wait_until(lambda: len(self.of(path)) >= count, f"{count} requests for {path}")
+
+    def _wait_until(self, condition, what):
         deadline = time.monotonic() + 120
-        while any("process_request_thread" in thread.name for thread in threading.enumerate()):
-            assert time.monotonic() < deadline, "a connection is left open"
+        while not condition():
+            assert time.monotonic() < deadline, what
             time.sleep(0.01)
 
     def unused_port(self):
@@ -198,9 +208,18 @@ def running(context=None):
 
 
 def open_sockets():
-    """Sockets of this process, with which it could speak to a server."""
+    """Sockets of this process, with which it could speak to a server.
+
+    Those to its own fork server, which a thread of the test run opens at any time, are Unix sockets and do not count.
+    """
     gc.collect()
-    return {target for target in open_targets() if target.startswith("socket:")}
+    unix = _unix_sockets()
+    return {target for target in open_targets() if target.startswith("socket:")} - unix - _unix_sockets()
+
+
+def _unix_sockets():
+    lines = Path("/proc/self/net/unix").read_text().splitlines()[1:]
+    return {f"socket:[{line.split()[6]}]" for line in lines}
 
 
 @contextmanager

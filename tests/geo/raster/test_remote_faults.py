@@ -147,6 +147,7 @@ def test_servers_that_are_too_slow(server):
         assert isinstance(error, InputError)
         says = rf"{path}: .* tried 2 times: no answer, or too little of it, within 0\.5 s; .* MMOUT_FETCH_TIMEOUT"
         assert re.search(says, str(error))
+        server.wait_for(path, 3)
         assert len(server.of(path)) == 3
 
 
