@@ -56,15 +56,15 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
     scale: Annotated[
         float | tuple[float, ...] | Literal["file", "stored"] | None,
         said(
-            "factor for the values, one number or one per band. With scale or offset the model gets float32: value *"
-            ' scale + offset, in place of the file\'s own scale and offset. "file" applies the scale and offset of each'
-            ' band that its file states, "stored" uses the values as stored. By default, the values of NetCDF and HDF5'
-            " are scaled as their files state, Sentinel-2 values are made equal across processing baselines, and"
-            " values of other files are used as stored."
+            "factor for the stored numbers, one number or one per band. With scale or offset the model gets float32:"
+            ' stored number * scale + offset, in place of the file\'s own scale and offset. "file" applies the scale'
+            ' and offset of each band that its file states, "stored" uses the stored numbers. By default, the numbers'
+            " of NetCDF and HDF5 are scaled as their files state, Sentinel-2 numbers are made equal across processing"
+            " baselines, and the numbers of other files are used as stored."
         ),
     ] = None
     offset: Annotated[
-        float | tuple[float, ...] | None, said("value added after scale, one number or one per band.")
+        float | tuple[float, ...] | None, said("number added after the factor, one number or one per band.")
     ] = None
     window: Annotated[
         Window | None,
