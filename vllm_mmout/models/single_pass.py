@@ -91,12 +91,13 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         inputs_embeds: torch.Tensor | None = None,
         **inputs: Any,
     ) -> torch.Tensor:
-        """Run the author's model once for each group of requests with equal shapes and dtypes.
+        """Run the wrapped PyTorch model once for each group of requests whose tensors have equal shapes and dtypes.
 
         A failure affects only its request: if a group fails, each of its requests is run alone. This method never
         raises, because an exception would crash the engine. A failure outside the model becomes the error of all
-        requests in the step. ``inputs`` holds each request's tensors, in the order of the author's keywords. If there
-        are several groups, the result is a `PerRequest`.
+        requests in the step. ``inputs`` holds each request's tensors, in the order of the model's keywords. A
+        request with a block of tiles is run on its own. If the outputs are not a single tensor, for example if there
+        are several groups or a block of tiles, the result is a `PerRequest`.
         """
         try:
             return self._outcomes(inputs[FIELD])

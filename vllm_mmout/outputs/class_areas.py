@@ -1,4 +1,4 @@
-"""`ClassArea` and `NodataArea`, the areas of a raster's classes and gaps, and the function that counts them."""
+"""Measure the area of each class of a raster, and of its nodata pixels, by counting pixels."""
 
 from __future__ import annotations
 

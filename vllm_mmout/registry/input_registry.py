@@ -173,7 +173,7 @@ class InputRegistry:
         return InputRegistration(**registrations)
 
     def model(self, architecture: str) -> type | None:
-        """Return the class named ``architecture`` that this registry's decorators were applied to, or None.
+        """Return the model class named ``architecture``, or None if this registry has decorated no such class.
 
         Raises:
             RegistrationError: several decorated classes have that name.
@@ -188,7 +188,7 @@ class InputRegistry:
         return next(iter(models.values()), None)
 
     def model_at(self, path: str) -> type | None:
-        """Return the class with the path "module:Class" that this registry's decorators were applied to, or None."""
+        """Return the model class with the path "module:Class", or None if this registry has decorated no such class."""
         return self._models.get(path.rpartition(":")[2].rpartition(".")[2], {}).get(path)
 
     def on_decorated(self, listener: Callable[[type], None]) -> None:

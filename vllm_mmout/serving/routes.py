@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.extension import ServerExtension
 
 _SPARE = 16
-"""Number of threads that the thread pool has in addition to two for each concurrent request. They are for blocking
-calls of other requests, such as opening a stored result."""
+"""Number of extra threads in the server's thread pool, for short calls that block, such as opening a stored result. The
+pool also has two threads for each request that may be served at the same time."""
 
 
 class ServingPlugin:

@@ -233,7 +233,11 @@ class Work:
 
 
 def tiles_of(output: MultimodalRequestOutput) -> int:
-    """Return the number of forward passes that a finished request took."""
+    """Return the number of tiles that the input of a finished request was cut into, or 1 if it was not cut.
+
+    The number includes tiles without valid pixels, on which the model was not run. For a mosaic, the tiles of all
+    scenes are added up.
+    """
     return output.progress.total if output.progress else 1
 
 

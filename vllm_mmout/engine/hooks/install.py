@@ -109,9 +109,10 @@ def verify(
 def find_targets(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Find the module or class of each hook and each added attribute. Also return messages about missing callables.
+    """Find the vLLM module or class that has each hook's callable, or to which each of ``attributes`` will be added.
 
-    The dict maps full names to (module or class, attribute name).
+    Return a dict and a list of messages. The dict maps the full name of each callable or attribute to (module or class,
+    attribute name). The messages say which modules, callables and parameters the installed vLLM lacks.
     """
     places: dict[str, tuple[Any, str]] = {}
     faults: list[str] = []

@@ -23,8 +23,8 @@ ENVIRONMENT: Final = "MMOUT_STARTUP_REPORT"
 
 
 _starting = threading.Lock()
-"""Lock held while an engine starts. Its processes report errors to a file whose path is in an environment variable of
-this process, so that only one engine can start at a time."""
+"""Lock that lets only one engine start at a time. The engine's processes inherit the path of their error report from
+an environment variable of this process, and the variable can hold only one path."""
 
 
 @contextmanager

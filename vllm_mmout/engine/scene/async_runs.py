@@ -54,9 +54,9 @@ class AsyncRuns:
         self.loads = EngineLoads(engines, binding.max_num_seqs, binding.first_engine)
         self.schedule = Schedule(self.loads, self.budget, settings.max_scenes)
         self.driven: dict[Run, AsyncRun] = {}
-        """Maps the scenes that have not ended to the objects that send their tiles."""
+        """Objects that send the tiles of unfinished scenes to the engines, keyed by scene."""
         self.mosaics: dict[str, AsyncMosaic] = {}
-        """Maps the ids of the mosaics that have not ended to the objects that run their scenes."""
+        """Objects that run the scenes of unfinished mosaics, keyed by the mosaic's request id."""
         self.backlog = Backlog()
         self.shut_down = False
         self._small_blocks_until = 0.0

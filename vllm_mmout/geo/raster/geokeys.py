@@ -77,7 +77,10 @@ class GeoKeys:
 
     @property
     def refused_wkt(self) -> str | None:
-        """WKT in the citation key that GDAL must not read, because it is invalid or may name a file. Else None."""
+        """WKT in the GeoTIFF citation key if the WKT is invalid or may name a file, else None.
+
+        Such a WKT must not be passed to GDAL.
+        """
         citation = self.values.get(_CITATION)
         wkt = citation.partition(_WKT_MARK)[2].strip() if isinstance(citation, str) else ""
         return wkt if wkt and not _is_wkt(wkt) else None

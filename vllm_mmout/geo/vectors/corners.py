@@ -91,11 +91,11 @@ class LinkedElements:
     """Columns where a border goes down across the lower edge of the traced raster rows. Borders run with their region
     on the left."""
     left: Verticals
-    """Table of the vertical lines at the left edges of regions, where borders run down. The region is to the right of
-    the line."""
+    """Table of the vertical border lines at the left edges of regions. A border is followed with its region on the
+    left-hand side, so it goes down along these lines."""
     right: Verticals
-    """Table of the vertical lines at the right edges of regions, where borders run up. The region is to the left of the
-    line."""
+    """Table of the vertical border lines at the right edges of regions. A border is followed with its region on the
+    left-hand side, so it goes up along these lines."""
 
 
 def link(

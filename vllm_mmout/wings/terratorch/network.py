@@ -71,7 +71,10 @@ def encode_exactly(network: nn.Module) -> bool:
 
 
 def _build_embedding_network(task: Any, arguments: dict[str, Any], network: dict[str, Any]) -> nn.Module:
-    """Build the network of a TerraTorch embedding task. The folder that its constructor creates is deleted."""
+    """Build the network of a TerraTorch embedding task. The task gets a temporary output folder, deleted on return.
+
+    TerraTorch creates the output folder as soon as the task is constructed, although only the network is needed here.
+    """
     with TemporaryDirectory(prefix="mmout-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings are about files that it would write
         built: nn.Module = task(**{**arguments, "model_args": network, "output_dir": folder}).model

@@ -33,7 +33,10 @@ class ImageScaling:
     must not be scaled, as in masks. If False, a scale of 1 may be a mere default."""
 
     def formulas(self, bands: int) -> list[str]:
-        """Return the formula that scales each band, as text. Only the statistics of the first date are shown."""
+        """Return the formula that scales each band, as text such as "(integers * 0.0001 - 0.12) / 0.05".
+
+        If a band has another mean and standard deviation for each date, the formula shows those of the first date.
+        """
         scale = "scaled by TerraTorch's data module" if self.scale is None else f"integers * {self.scale:g}"
         scale = "value" if self.scale == 1 else scale
         if self.means is None or self.stds is None:
@@ -113,7 +116,12 @@ def scaling_of(
 
 
 def image_values(values: Any, image: str, bands: Sequence[str], *, alone: bool) -> Any:
-    """Return an image's values, such as means, from a table by image or band name. Return other values unchanged."""
+    """Select the numbers of one image, such as band means, from ``values``.
+
+    If ``values`` is a table by image name, return the image's entry. If it is a table by band name, return a list with
+    the number of each band. Missing entries are None. If ``values`` is not a table, return it unchanged. A table by
+    band name needs ``alone``, which is true if the model takes no other image.
+    """
     if isinstance(values, Mapping) and (image in values or not alone):
         return values.get(image)
     return [values.get(band) for band in bands] if isinstance(values, Mapping) else values

@@ -1,4 +1,4 @@
-"""Define the inputs and the output processor of transformers models by the kind of their head."""
+"""Choose the inputs and the output processor of a transformers model by its head, such as object detection."""
 
 from __future__ import annotations
 

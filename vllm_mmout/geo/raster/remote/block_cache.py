@@ -20,7 +20,8 @@ _CAPACITY = 2**25
 _AT_ONCE = 2**23
 """Largest number of bytes in a request. If the connection breaks, at most this many bytes must be fetched again."""
 _AHEAD = 2**18
-"""Number of bytes to read ahead, at least, when a file is read from front to back."""
+"""Minimum number of bytes in each request when a file is read from front to back. Bytes beyond the current read are
+cached for the next reads. A request is shorter only at the end of the file or before cached bytes."""
 
 _THREADS = 8
 """Number of threads that fetch blocks in the background before they are read."""

@@ -100,7 +100,7 @@ class OpenStack(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that each strip or tile was decoded, concatenated for all files of the stack."""
+        """Array of decode counts: the number of times that each strip or tile of each file was decoded, int64 [n]."""
         return np.concatenate([member.raster.decoded for member in self._members])
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:

@@ -107,7 +107,10 @@ def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) 
 
 
 def _opened(outputs: Sequence[SceneOutput], store: ResultStore) -> dict[str, Encoded]:
-    """Open the files of results in the store, and return them by their labels. The call blocks."""
+    """Open the stored file of each result. Return the open files by the label of their result. The call blocks.
+
+    Raise an ApiError (404) if a file was removed.
+    """
     entries: dict[str, Encoded] = {}
     try:
         for output in outputs:
