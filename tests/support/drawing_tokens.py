@@ -2,8 +2,8 @@
 
 What stands in the prompt says how: ``ROWSxCOLUMNS`` behind the token PAD a picture, else a sound with a frame for each
 token of the prompt. The word "nothing" ends the answer at once, "broken" puts a row's end where none belongs, "spoiled"
-does so in the middle of a sound, "slow" takes its time over each token, "held" takes a second over each token of the
-second half, until the file `LEAVE` exists. A request with a script, see scripted_tokens, has these tokens.
+does so in the middle of a sound, "slow" takes its time over each token, "held" takes a second over each token from
+`HELD` on, until the file `LEAVE` exists. A request with a script, see scripted_tokens, has these tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from token_models import AUDIO_CODES, BEGIN, END, EOS, FIRST, IMAGE_CODES, PAD, 
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
 SLOW_S = 0.05
-HELD = SPOILED = 41
-"""Place of the first token that a held answer takes a second over, and of the wrong token of a spoiled sound."""
+HELD = 41
+"""Place of the first token that a held answer takes a second over."""
+SPOILED = HELD + 40
+"""Place of the wrong token of a spoiled sound. If it is held too, it has sent sound for many seconds before."""
 LEAVE = "drawn.go"
 """File in the folder of ``MMOUT_TEST_HOLDS``."""
 

@@ -44,6 +44,22 @@ class Server:
         """End all of it by SIGKILL, the API server first: engines do not see when that is gone."""
         _kill(self.process)
 
+    @contextmanager
+    def stopped_engine(self) -> Iterator[None]:
+        """Stop the processes of the engine for the block, so that no job can end within it, however fast jobs are."""
+        import psutil
+
+        processes = psutil.Process(self.pid).children(recursive=True)
+        engine = [process for process in processes if PYTHONS_OWN not in " ".join(process.cmdline())]
+        assert engine, "the server has no engine in a process of its own"
+        for process in engine:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in engine:
+                process.resume()
+
 
 @contextmanager
 def served(

@@ -89,7 +89,7 @@ def refused(answer, status, words, param):
     return error
 
 
-def test_the_life_of_a_job(server, tmp_path):
+def test_the_life_of_a_job(server, water_server, tmp_path):
     """Its status only goes forward, its tiles and its pixels that are seen never fall; the result is that of numpy."""
     content, expected = long_scene(tmp_path / "slow.tif", 1000)
     before, previews = int(time.time()), {}
@@ -100,8 +100,9 @@ def test_the_life_of_a_job(server, tmp_path):
         refused(first, 409, "has no preview yet; ask again", None)
         assert first.headers["retry-after"] == "1"
     while seen[-1]["status"] not in FINISHED:
-        seen.append(made(get(server, seen[0])))
-        answer = get(server, seen[0], "/content", variant="preview")
+        with water_server.stopped_engine():  # between two looks the engine has time for some tiles, not for all
+            seen.append(made(get(server, seen[0])))
+            answer = get(server, seen[0], "/content", variant="preview")
         if answer.status_code == 200 and seen[-1]["status"] not in FINISHED:
             previews.setdefault(answer.headers["etag"], answer)
     last = seen[-1]
@@ -418,10 +419,11 @@ def test_ids_of_no_job(server, job_id):
         assert answer.status_code == 404, answer.text
 
 
-def test_deleting(server, water_server, slow, scene):
+def test_deleting(server, water_server, tmp_path, scene):
     """Jobs that wait, run or are finished are gone at once, with their files; the others go on."""
     files = open_files(water_server)
-    jobs = [send(server, slow[0], tile="16") for _ in range(6)]
+    content, expected = long_scene(tmp_path / "slow.tif", 1000)
+    jobs = [send(server, content, tile="16") for _ in range(6)]
     wait_for(lambda: (made(get(server, jobs[0]))["tiles"] or {"done": 0})["done"] > 0, "the first job did not run")
     assert made(get(server, jobs[5]))["status"] == "queued"
     for job in (jobs[5], *jobs[:4]):
@@ -430,7 +432,7 @@ def test_deleting(server, water_server, slow, scene):
         refused(get(server, job, "/content"), 404, "no such job", "scene_id")
     last = send(server, scene)
     assert done(server, jobs[4])["status"] == done(server, last)["status"] == "completed"
-    np.testing.assert_array_equal(raster(get(server, jobs[4], "/content").content), slow[1])
+    np.testing.assert_array_equal(raster(get(server, jobs[4], "/content").content), expected)
     assert {job["id"] for job in made(server.get("/v1/scenes"))["data"]} == {jobs[4]["id"], last["id"]}
     for job in (jobs[4], last):
         server.delete(f"/v1/scenes/{job['id']}")
@@ -497,11 +499,12 @@ def narrow(guarded_server, guarded_folder):
         yield asking, guarded_folder / "results"
 
 
-def test_a_full_server(narrow, slow, scene):
+def test_a_full_server(narrow, guarded_server, slow, scene):
     """One more job than there is place for is told when to come again, and is taken when another one has ended."""
     asking, _ = narrow
-    jobs = [send(asking, slow[0], tile="16") for _ in range(2)]
-    answer = asking.post("/v1/scenes", files={"image": ("scene.tif", scene)})
+    with guarded_server.stopped_engine():
+        jobs = [send(asking, slow[0], tile="16") for _ in range(2)]
+        answer = asking.post("/v1/scenes", files={"image": ("scene.tif", scene)})
     refused(answer, 429, "2 jobs are waiting or running", None)
     assert "--mmout-max-scenes" in answer.json()["error"]["message"]
     assert int(answer.headers["retry-after"]) > 0
@@ -512,12 +515,13 @@ def test_a_full_server(narrow, slow, scene):
     asking.delete(f"/v1/scenes/{job['id']}")
 
 
-def test_a_server_whose_place_for_files_is_taken(narrow, slow):
+def test_a_server_whose_place_for_files_is_taken(narrow, guarded_server, slow):
     """The bytes that jobs hold count as well."""
     asking, _ = narrow
-    held = send(asking, slow[0], tile="16")
     padded = slow[0] + bytes(1_400_000 - len(slow[0]))
-    refused(asking.post("/v1/scenes", files={"image": ("a.tif", padded)}), 429, "--mmout-max-scene-bytes", None)
+    with guarded_server.stopped_engine():
+        held = send(asking, slow[0], tile="16")
+        refused(asking.post("/v1/scenes", files={"image": ("a.tif", padded)}), 429, "--mmout-max-scene-bytes", None)
     asking.delete(f"/v1/scenes/{held['id']}")
 
 

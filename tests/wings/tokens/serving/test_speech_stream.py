@@ -126,14 +126,14 @@ def test_errors_before_the_first_sound_have_their_status(speaking_client, stream
 def test_a_failure_after_the_first_sound_is_seen(speaking_server, speaking_client, leave):
     """Bytes end without their end, events with an error; the server goes on."""
     create = speaking_client.audio.speech.with_streaming_response.create
-    with create(**asked("pcm", "held spoiled", **CHUNKS), stream_format="audio") as answer:
+    with create(**asked("pcm", "held and spoiled in the middle", **CHUNKS), stream_format="audio") as answer:
         pieces = answer.iter_bytes()
         next(pieces)
         leave.touch()
         with pytest.raises(Exception, match="peer closed connection without sending complete message"):
             list(pieces)
     leave.unlink()
-    with create(**asked("pcm", "held spoiled", **CHUNKS), stream_format="sse") as answer:
+    with create(**asked("pcm", "held and spoiled in the middle", **CHUNKS), stream_format="sse") as answer:
         pieces = answer.iter_text()
         text = next(pieces)
         leave.touch()
