@@ -65,16 +65,17 @@ class Server:
         with socket.create_connection((to.hostname, to.port), 120) as last, suppress(ConnectionError):
             last.shutdown(socket.SHUT_WR)
             last.recv(1)
-        self._wait_until(
+        self.until(
             lambda: not any("process_request_thread" in thread.name for thread in threading.enumerate()),
             "a connection is left open",
         )
 
     def wait_for(self, path, count):
         """Wait until so many requests for a path were read: on a busy machine, after their client has given up."""
-        self._wait_until(lambda: len(self.of(path)) >= count, f"{count} requests for {path}")
+        self.until(lambda: len(self.of(path)) >= count, f"{count} requests for {path}")
 
-    def _wait_until(self, condition, what):
+    def until(self, condition, what):
+        """Wait until a condition is true."""
         deadline = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < deadline, what

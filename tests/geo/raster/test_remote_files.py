@@ -217,9 +217,8 @@ def test_nothing_is_left_of_a_closed_raster(server, scene, ranges):
     with pytest.raises(InputError, match="closed; open it again"):
         raster.read()
     windows.close()
-    for thread in set(threading.enumerate()) - before[1]:
-        thread.join(10)  # those that fetch are told to end, not waited for, and each holds its socket until then
-        assert not thread.is_alive(), thread.name
+    # Those that fetch are told to end, not waited for, and each holds its socket until then.
+    server.until(lambda: not set(threading.enumerate()) - before[1], "a thread is left")
     server.quiet()
     assert not open_sockets() - before[0]
 

@@ -98,6 +98,10 @@ class Connections:
                 with contextlib.suppress(OSError):
                     open_socket.shutdown(socket.SHUT_RDWR)
         for manager in list(self._managers.values()):
+            for key in manager.pools.keys():  # noqa: SIM118 - it cannot be iterated over
+                pool = manager.pools.get(key)
+                if pool is not None:  # `clear` alone leaves the sockets open until the pool is collected
+                    pool.close()
             manager.clear()
 
 
