@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,17 +45,30 @@ class Server:
         _kill(self.process)
 
     @contextmanager
-    def stopped_engine(self) -> Iterator[None]:
-        """Stop the processes of the engine for the block, so that no job can end within it, however fast jobs are."""
+    def stopped_engine(self) -> Iterator[Callable[[Callable[[], bool]], None]]:
+        """Stop the processes of the engine for the block, so that no job can end within it, however fast jobs are.
+
+        Gives a function that has the engine go on until a condition is true.
+        """
         import psutil
 
         processes = psutil.Process(self.pid).children(recursive=True)
         engine = [process for process in processes if PYTHONS_OWN not in " ".join(process.cmdline())]
         assert engine, "the server has no engine in a process of its own"
+
+        def run_until(condition: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + START_S
+            for process in engine:
+                process.resume()
+            while not condition():
+                assert time.monotonic() < deadline, "the engine did not get so far"
+            for process in engine:
+                process.suspend()
+
         for process in engine:
             process.suspend()
         try:
-            yield
+            yield run_until
         finally:
             for process in engine:
                 process.resume()

@@ -19,6 +19,7 @@ from browsing import (
     run_anew,
     visited,
 )
+from scene_clients import UNFINISHED
 
 httpx = pytest.importorskip("httpx", reason="results are compared with what the server sends")
 rasterio = pytest.importorskip("rasterio", reason="the oracle of coordinates is rasterio")
@@ -58,8 +59,23 @@ def test_the_legend_counts_pixels_and_areas(page, mask):
     assert "km²" in page.inner_text("#legend thead")
 
 
-def test_the_mosaic_grows_as_progress_does(ready, mask):
+def test_the_mosaic_grows_as_progress_does(ready, page_server, mask):
     """Tiles and finished pixels go up, seen before the end, and what is finished is as in the result."""
+    seen = [0]
+
+    def further(url):
+        job = httpx.get(url).json()
+        done = (job["tiles"] or {"done": 0})["done"]
+        is_further = done > seen[0] or job["status"] not in UNFINISHED
+        seen[0] = done
+        return is_further
+
+    def answer(route):
+        """Have the engine go on until there is something new, and no longer."""
+        if route.request.method == "GET":
+            run_until(lambda: further(route.request.url))
+        route.fallback()
+
     ready.evaluate("""() => {
         window.tiles = [];
         window.opaque = [];
@@ -74,7 +90,10 @@ def test_the_mosaic_grows_as_progress_does(ready, mask):
             if (overlay.width > 1) window.opaque.push(data.filter((each, i) => i % 4 === 3 && each === 255).length);
         }).observe(overlay, { attributeFilter: ["width"] });
     }""")
-    run_anew(ready, tile=8)
+    with page_server.stopped_engine() as run_until:
+        ready.route("**/v1/scenes/*", answer)
+        run_anew(ready, tile=8)
+        ready.unroute("**/v1/scenes/*")
     tiles, opaque = ready.evaluate("() => [window.tiles, window.opaque]")
     done = [each for each, _ in tiles]
     assert done == sorted(done)
