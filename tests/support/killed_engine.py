@@ -108,7 +108,8 @@ async def asynchronous(folder, looks):
 def main():
     """Run both."""
     folder = Path(sys.argv[1])
-    write(folder / "in.tif", pixels(1, 300, 300), tiled=True, blockxsize=32, blockysize=32)
+    # Of so many tiles that most are not computed when the third one is decoded.
+    write(folder / "in.tif", pixels(1, 1200, 1200), tiled=True, blockxsize=32, blockysize=32)
     looks = scene_ends.Left(folder)
     answer = {"sync": sync(folder, looks), "async": asyncio.run(asynchronous(folder, looks))}
     print("answer:", json.dumps(answer), flush=True)  # noqa: T201

@@ -85,7 +85,7 @@ class Held:
     """Files and connections."""
     threads: int
     memory: int
-    """Bytes."""
+    """Bytes that are its own. The memory for tiles that it shares with the engine stays, up to its limit."""
 
     @classmethod
     def by(cls, server, places):
@@ -93,7 +93,8 @@ class Held:
         (process,) = api_servers(server)
         with process.oneshot():
             files = {f"{place}/{name}" for place in places for name in files_of(place)}
-            return cls(files, process.num_fds(), process.num_threads(), process.memory_info().rss)
+            memory = process.memory_info()
+            return cls(files, process.num_fds(), process.num_threads(), memory.rss - memory.shared)
 
 
 def test_a_hundred_jobs_leave_nothing(server, places, inputs, long_one):
