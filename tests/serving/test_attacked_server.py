@@ -23,6 +23,7 @@ import pytest
 import water_oracle
 from asked_server import metric, open_files
 from http_server import a_running_server, a_server  # noqa: F401 - fixtures
+from scene_clients import wait_for
 
 rasterio = pytest.importorskip("rasterio", reason="it writes the files")
 pytestmark = [
@@ -65,11 +66,13 @@ def _goes_on(client, guarded):
     yield
     for one in (client, guarded):
         assert one.get("/health").status_code == 200
-        deadline = time.monotonic() + 120
         # The places of clients that have gone are free as soon as the server has seen that.
-        while (status := one.post(EDITS, files={"image": GOOD}).status_code) == 429 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert status == 200
+        answer = wait_for(lambda one=one: _unless_full(one.post(EDITS, files={"image": GOOD})), "no place is free")
+        assert answer.status_code == 200
+
+
+def _unless_full(answer):
+    return None if answer.status_code == 429 else answer
 
 
 def refused(answer, *statuses):

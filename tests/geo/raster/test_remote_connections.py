@@ -26,6 +26,24 @@ def test_a_server_that_is_busy_again_and_again(server):
     assert len(server.asked) == 14
 
 
+def test_an_answer_that_is_kept_keeps_no_connection(server):
+    """Its pool is closed with the file, not only when nobody has the answer any more, as urllib3 does it."""
+    server.quiet()
+    before = open_sockets()
+    kept = []
+
+    class Keeping(Connections):
+        def request(self, url, headers):
+            kept.append(super().request(url, headers))
+            return kept[-1]
+
+    with open_remote(server.serve("/data", DATA), QUICK, Keeping) as file:
+        assert file.read_at(300_000, 10) == DATA[300_000:300_010]
+        assert open_sockets() - before
+    server.quiet()
+    assert not open_sockets() - before
+
+
 def test_a_connection_made_while_the_file_is_closed(server):
     """Is closed as well, once its answer is there."""
     server.quiet()

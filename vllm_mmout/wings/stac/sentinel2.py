@@ -60,18 +60,19 @@ class ProductCounts:
         that the offset is already applied.
         """
         known = _SCALE if scale is None else scale
+        item = "the STAC item"
         if self.applied:
-            return Packing(known, 0.0, "the STAC item" if scale else f"{APPLIED} of the STAC item")
+            return Packing(known, 0.0, f"{APPLIED} of {item}" if scale is None else item)
         if self.baseline is None:
             doubt = sentinel2_doubt(
                 f"STAC item {self.name} is of Sentinel-2, and states neither the offset of its counts nor ESA's"
                 f" processing baseline ({_BASELINE})"
             )
-            return Packing(1.0 if scale is None else scale, 0.0, "the STAC item", doubt=doubt)
-        said_by = f"{_BASELINE} {self.baseline} of the STAC item"
+            return Packing(1.0 if scale is None else scale, 0.0, item, doubt=doubt)
+        by_baseline = f"{_BASELINE} {self.baseline} of {item}"
         if tuple(map(int, self.baseline.split("."))) < _HIGHER_SINCE:
-            return Packing(known, 0.0, "the STAC item" if scale else said_by)
-        return Packing(known, _SHIFT * known, said_by, shift=_SHIFT)
+            return Packing(known, 0.0, by_baseline if scale is None else item)
+        return Packing(known, _SHIFT * known, by_baseline, shift=_SHIFT)
 
 
 def _text_of(baseline: Any) -> str | None:
