@@ -113,8 +113,9 @@ class _Reader:
                     self._decoded_ahead.popleft()
                 while self._pool is not None and self._working < THREADS and self._may_start_next():
                     self._working += 1
-                    self._pool.submit(self._work_in_thread)
+                    self._pool.submit(self._work)
             if self._pool is None:
+                self._working += 1
                 self._work()
             block = self._wait_for_block(number)
             if block.failure is not None:
@@ -184,13 +185,6 @@ class _Reader:
         waiting = sum(len(begun.places) for begun in self._decoded_ahead) + len(task.places)
         return waiting * self._segments.bytes <= _AHEAD // max(1, len(_READERS))
 
-    def _work_in_thread(self) -> None:
-        try:
-            self._work()
-        finally:
-            with self._lock:
-                self._working -= 1
-
     def _work(self) -> None:
         """Decode until no task is left, or until the limit for decoding ahead of the caller is reached."""
         with self._lock:
@@ -200,6 +194,7 @@ class _Reader:
                 self._decode(*work, scratch)
         except BaseException as error:
             with self._lock:
+                self._working -= 1
                 self._failure = error
                 self._changed.notify_all()
             if not isinstance(error, Exception):
@@ -208,10 +203,14 @@ class _Reader:
             self._scratches.append(scratch)
 
     def _take_task(self) -> tuple[_Task, _RunsAndBlocks] | None:
-        """Return the next task and the windows that need it, or None if the limit for decoding ahead is reached."""
+        """Return the next task and the windows that need it, or None if the thread that calls this must stop decoding.
+
+        It must stop if no task is left, or if the limit for decoding ahead of the caller is reached.
+        """
         with self._lock:
             task = self._next
             if task is None or not self._may_start_next():
+                self._working -= 1  # under this lock, so that `arrays` cannot count on a thread that is about to end
                 return None
             self._next = next(self._tasks, None)
             if task.first_block > self._current:
