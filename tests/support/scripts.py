@@ -9,11 +9,14 @@ import sys
 
 
 def run_script(*arguments, cwd=None, **environment):
-    """Run a script, which must end well; what it printed is in ``stdout`` and ``stderr``."""
+    """Run a script, which must end well; what it printed is in ``stdout`` and ``stderr``.
+
+    Its engines have processes of their own, as without this variable, which fixtures set while their engines live.
+    """
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", **environment},
         capture_output=True,
         text=True,
         check=False,

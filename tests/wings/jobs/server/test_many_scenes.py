@@ -39,6 +39,8 @@ PICTURE_S = 1.0
 """Seconds within which one of a job that runs is made."""
 MORE_BYTES = 32 << 20
 """A quarter of that, and some times by how much it goes up and down from round to round."""
+ROUNDS = 3
+"""After the first one. The second and third run only where memory has grown by more."""
 MORE_THREADS = 2 * CLIENTS
 """Each request may be the one for which the pool makes one of its threads, which stay."""
 
@@ -98,18 +100,26 @@ class Held:
 
 
 def test_a_hundred_jobs_leave_nothing(server, places, inputs, long_one):
-    """Ten of a hundred queued ones are cancelled, 90 have the right pixels; then all is as after another such round."""
+    """Ten of a hundred queued ones are cancelled, 90 have the right pixels; then all is as after another such round.
+
+    Memory may grow once, by what the process keeps for later, but not in each of the rounds.
+    """
     run(server, places[0], inputs, long_one, np.random.default_rng(0))
     before = Held.by(server, places)
-    run(server, places[0], inputs, long_one, np.random.default_rng(1))
-    with suppress(TimeoutError):  # what is there still is told below
-        wait_for(lambda: Held.by(server, places).opened <= before.opened, "files are open", within_s=120)
-    after = Held.by(server, places)
-    print(before, after)  # noqa: T201 - shown where one of these fails
-    assert after.files == before.files
-    assert after.opened <= before.opened
-    assert after.threads <= before.threads + MORE_THREADS
-    assert after.memory <= before.memory + MORE_BYTES
+    memory = before.memory
+    for number in range(1, ROUNDS + 1):
+        run(server, places[0], inputs, long_one, np.random.default_rng(number))
+        with suppress(TimeoutError):  # what is there still is told below
+            wait_for(lambda: Held.by(server, places).opened <= before.opened, "files are open", within_s=120)
+        after = Held.by(server, places)
+        print(before, after)  # noqa: T201 - shown where one of these fails
+        assert after.files == before.files
+        assert after.opened <= before.opened
+        assert after.threads <= before.threads + MORE_THREADS
+        more_bytes, memory = after.memory - memory, after.memory
+        if more_bytes <= MORE_BYTES:
+            break
+    assert more_bytes <= MORE_BYTES, f"memory grew in each of {ROUNDS} rounds"
     assert sum(file.stat().st_size for file in places[0].rglob("*")) < DATABASE_BYTES
 
 
