@@ -89,7 +89,7 @@ class Wing:
     results. Other extension packages serve map tiles and STAC items of the results below that URL path."""
 
     def load(self, point: str, key: str = "") -> Any:
-        """Import and return the object that the field ``point`` names, or None if the field is empty.
+        """Import and return the object whose import path is in the field called ``point``. Return None if it is empty.
 
         If the field is a mapping, its entry ``key`` is used.
         """
@@ -154,7 +154,7 @@ def configured(vllm_config: Any) -> Any:
 
 
 def public_module(name: str) -> Any:
-    """Return the public module of the extension package called ``name``, or None."""
+    """Return the public module of the extension package ``name``, or None if the package or module is missing."""
     return next((wing.load("public") for wing in wings() if wing.name == name and wing.public), None)
 
 

@@ -184,7 +184,7 @@ def _ns(seconds: float) -> int:
 
 
 def _us(seconds: float) -> float:
-    """Convert seconds to microseconds with three decimals, so that a stage ends exactly where the next begins."""
+    """Convert seconds to microseconds, rounded to nanoseconds, so that a stage's end equals the start of the next."""
     return _ns(seconds) / 1e3
 
 

@@ -68,7 +68,8 @@ class _Joining:
 
     _plan: Plan
     _like: RasterOutput
-    """One pixel of the first tile that has valid pixels. All other tiles must have its bands, dtype and nodata."""
+    """Sample of one pixel, whose bands, dtype and nodata all tiles must have. It is from the first tile with valid
+    pixels."""
     _metadata: dict[str, str]
     """Metadata items that all tiles joined so far have in common."""
     _finished_metadata: dict[str, str]

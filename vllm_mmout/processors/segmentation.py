@@ -192,7 +192,10 @@ class SegmentationProcessor(OutputProcessor):
         return self._finished_confidence if output == "confidence" else self._finished_classes
 
     def product(self, output: Any, kind: str, params: OutputParams, source: Source) -> Any:
-        """Convert ``output``, a finished raster of classes, to "polygons" or "areas", or return it for other kinds."""
+        """Convert ``output``, a raster of classes, to the requested ``kind``: polygons, or a table of areas per class.
+
+        Return ``output`` unchanged for the kinds that are rasters.
+        """
         if kind == "areas":
             from vllm_mmout.outputs import AreasOutput
 

@@ -121,7 +121,7 @@ def _transforms(draw: st.DrawFn) -> Affine:
 
 @st.composite
 def _control_points(draw: st.DrawFn) -> tuple[GroundControlPoint, ...]:
-    """Draw ground control points at multiples of half a pixel, so that GDAL's half-pixel shift is exact."""
+    """Generate ground control points. Their positions are multiples of 0.5 pixels, so adding 0.5 causes no rounding."""
     half = st.integers(0, 80).map(lambda number: number / 2)
     return tuple(
         GroundControlPoint(draw(half), draw(half), draw(_PLACE), draw(_PLACE), draw(st.floats(0, 9000)))

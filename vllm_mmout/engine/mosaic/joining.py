@@ -106,7 +106,7 @@ class Joining:
     resampling: str = "nearest"
     """Resampling of floating-point values, "nearest" or "bilinear"."""
     area: PlacedArea | None = None
-    """Area of interest on the pixels of the map, or None. Pixels of the map outside of it are masked."""
+    """Area of interest, converted to pixel coordinates of the map, or None. Pixels outside of the area are masked."""
     check_aborted: Callable[[], None] = lambda: None
     """Function that raises if the caller has aborted the request. It is called repeatedly while the map is made."""
 

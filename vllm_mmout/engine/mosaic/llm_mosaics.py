@@ -73,7 +73,7 @@ class Mosaics:
         self.requests += requests
 
     def store_result(self, place: int, result: MultimodalRequestOutput) -> MultimodalRequestOutput:
-        """Store the result of a mosaic's scene, and return it without its pixels. Return other results unchanged.
+        """Store ``result`` if its scene belongs to a mosaic, and return it without pixels. Return others unchanged.
 
         ``place`` is the index in ``inputs`` of the input that the result belongs to.
         """

@@ -210,7 +210,7 @@ class AsyncRun:
         self._runs.wake()
 
     async def _run(self) -> None:
-        """Wait for the end of the scene, then abort its tiles, join its threads and close its input.
+        """Wait until the scene has ended. Then abort its unfinished tiles, join its threads and close its input.
 
         The clean-up also runs if this task is cancelled.
         """

@@ -53,7 +53,7 @@ class Backlog:
             self.look()
 
     def look(self) -> None:
-        """Update the counts, and report the unfinished tiles and their expected time in seconds to the observer."""
+        """Report the number of unfinished tiles of all requests, and the seconds they will take, to the observer."""
         now, done, waiting = time.monotonic(), 0, 0
         for request, before in self._seen.items():
             done += request.done - before

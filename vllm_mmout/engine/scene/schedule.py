@@ -72,7 +72,7 @@ class Schedule:
             runs.remove(run)
 
     def give_up(self, run: Run) -> None:
-        """Remove a stopped scene at the next call of `turn`, even if the scene has not started."""
+        """Have the next call of `turn` remove the stopped ``run``, whether its scene has started or still waits."""
         self._given_up.append(run)
 
     def answered(self, run: Run, part: PartInput, engine: int = 0, nbytes: int = 0) -> None:

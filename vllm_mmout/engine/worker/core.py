@@ -1,4 +1,4 @@
-"""Set up an engine core with output processors: limit the time of a step, trace steps, and sleep instead of polling."""
+"""Set up an engine core for output processors: limit the time of a step, trace its stages, and avoid busy waiting."""
 
 from __future__ import annotations
 

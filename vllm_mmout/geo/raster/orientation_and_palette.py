@@ -29,9 +29,9 @@ _TURNS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 _ROWS_BECOME_COLUMNS = frozenset("5678")
 """EXIF orientations that swap rows and columns."""
 _FROM_THE_RIGHT = frozenset("2367")
-"""EXIF orientations whose first displayed column is the last stored column or row."""
+"""EXIF orientations for which the leftmost column of the upright image is stored last, as a column or a row."""
 _FROM_THE_BOTTOM = frozenset("3478")
-"""EXIF orientations whose first displayed row is the last stored row or column."""
+"""EXIF orientations for which the top row of the upright image is stored last, as a row or a column."""
 
 
 def orientation_facts(orientation: object) -> tuple[dict[str, str], tuple[str, ...]]:

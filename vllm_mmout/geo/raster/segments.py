@@ -58,8 +58,8 @@ _LARGEST = 512 * 2**20
 """Largest accepted size of a strip or tile in decoded bytes, since it is held in memory as a whole."""
 _OFFSET_TAGS = (273, 279, 324, 325)
 _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
-"""TIFF compressions used by cameras and microscopes, whose data does not state a picture size. Their decoders use the
-size that the TIFF states."""
+"""TIFF compressions of cameras and microscopes. Their compressed data does not state the size of the picture, so the
+decoders use the size in the TIFF tags."""
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
 """Compressions whose segments are pictures with their own header. Decoders allocate memory for the size in that header,
 so it is checked first."""

@@ -60,7 +60,7 @@ class Run:
     count: int
     """Number of windows in this `Run` of evenly spaced windows."""
     block_index: int
-    """Index of the `Block` (array for several windows) that the pixels of these windows are copied to."""
+    """Index of the `Block` that receives the pixels of this run's windows. A block is one array for several windows."""
     window: Window
     """First window of the run."""
     col_step: int

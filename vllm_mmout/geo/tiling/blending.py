@@ -67,7 +67,7 @@ def _rising(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDA
 
 
 def _falling(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDArray[np.float64]:
-    """Return a tile's blending weights at ``pixels`` along an axis. The next tile overlaps it in ``start:end``.
+    """Return a tile's blending weights at ``pixels`` along an axis, where the next tile overlaps it at ``start:end``.
 
     The weights fall from 1 to 0, and mirror the weights of `_rising` bit for bit.
     """

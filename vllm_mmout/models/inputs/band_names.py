@@ -46,8 +46,8 @@ class _BandMeaning:
     keys: frozenset[str]
     """Names of the band, normalized by `band_key` so that different spellings of a name are equal."""
     by_colour: bool = False
-    """True if the band is identified only by its colour interpretation in the file, such as red. Its names are then not
-    descriptive, such as "Band 1"."""
+    """True if only the colour interpretation in the file, such as red, tells which band it is. This is so if the band's
+    name is something like "Band 1"."""
 
     def fits(self, other: _BandMeaning) -> bool:
         """Return whether this band and ``other`` share a common name such as "red", and so can be the same band.

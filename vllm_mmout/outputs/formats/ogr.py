@@ -109,7 +109,7 @@ def _check_names(class_names: Sequence[str] | None) -> None:
 
 
 def _finest_zoom(raster: RasterOutput, system: Any) -> int:
-    """Return the highest zoom level of vector tiles to write. It is so high that rounding hardly moves pixel corners.
+    """Return the highest zoom level of vector tiles to write. There, rounded coordinates hardly move pixel corners.
 
     At this zoom, the side of a pixel has `_UNITS_PER_PIXEL` or more units of a tile's coordinates, unless `_FINEST`
     limits the zoom. Raise SaveError if the middle of the raster has no place on the map of Web Mercator.

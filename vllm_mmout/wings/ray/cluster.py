@@ -30,7 +30,7 @@ BATCH: Final = 4
 
 
 class Cluster:
-    """Ray cluster that runs scenes. `ClusterRun` reaches Ray only through it, so tests can replace it by a subclass.
+    """Ray cluster whose engines process scenes. `ClusterRun` calls Ray only through this class, which tests replace.
 
     Args:
         address: address of the cluster; None for RAY_ADDRESS, or for this machine alone if that is not set.

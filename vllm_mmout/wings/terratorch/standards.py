@@ -25,7 +25,7 @@ from vllm_mmout.wings.terratorch.scaling import (
 
 _REMEDY = 'set them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _DEFAULT_PACKAGE = "terratorch.datamodules"
-"""Python module that holds a data module class if the folder's config gives only the name of the class."""
+"""Python package to import a data module class from if the model's config names the class without a package."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
 

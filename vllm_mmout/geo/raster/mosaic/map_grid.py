@@ -93,9 +93,9 @@ class MapGrid:
 
     @classmethod
     def of_system(cls, crs: str, resolution: float) -> MapGrid:
-        """Create a map grid in ``crs`` of 0 x 0 pixels. The edges of its pixels are multiples of ``resolution``.
+        """Create an empty map grid in ``crs``, whose pixel edges would be at multiples of ``resolution``.
 
-        `around` returns a grid of such pixels that covers given rasters.
+        Call `around` to extend the grid so that it covers rasters.
         """
         return cls(Georeference(crs=crs, transform=(resolution, 0.0, 0.0, 0.0, -resolution, 0.0)), (0, 0))
 

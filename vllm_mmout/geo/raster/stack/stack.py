@@ -243,7 +243,7 @@ def _same(value: float | None, other: float | None) -> bool:
 
 
 def _move_off_nodata(array: NDArray[Any], nodata: float) -> None:
-    """Change interpolated pixels that equal nodata by chance to the next value, so that they do not become nodata."""
+    """Replace interpolated values that equal ``nodata`` by the next value of the dtype, so that they stay valid."""
     value = np.array(nodata).astype(array.dtype)
     if array.dtype.kind == "f":
         toward = np.inf if value == np.finfo(array.dtype).min else -np.inf

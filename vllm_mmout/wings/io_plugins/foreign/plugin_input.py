@@ -23,7 +23,10 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]", re.ASCII)
 
 
 class RequestData:
-    """Input of a request to a plugin: data in the plugin's own form, or a file, which may be copied to disk."""
+    """Input of a request to a plugin: a dict whose keys the plugin defines, or a file.
+
+    The bytes of a file are written to a temporary folder if the plugin accepts only paths.
+    """
 
     def __init__(self, name: str, data: Any, params: OutputParams) -> None:
         if isinstance(data, Mapping):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bind_requests(processor: Any) -> None:
-    """Let vLLM's pooling processor also accept requests without ``data``, if its plugin is ``mmout``."""
+    """If vLLM's pooling ``processor`` uses the plugin ``mmout``, make it accept requests without the field ``data``."""
     if isinstance(processor.io_processor, MMOutPlugin):
         from vllm_mmout.wings.io_plugins.own.naming_engines import RequestsBesidePlugin
 

@@ -114,7 +114,7 @@ class Runs:
         return [no_preview if picture is None else picture for picture in pictures]
 
     def _advance(self, tasks: Sequence[Task], is_done: Callable[[Task], bool]) -> None:
-        """Run the network calls of paused pipelines in batches, until each pipeline ends or ``is_done`` is True."""
+        """Run the neural network calls that paused pipelines wait for, in batches, until all tasks end or are done."""
         while waiting := [task for task in tasks if task.call is not None and not is_done(task)]:
             results = self._together([task.call for task in waiting if task.call is not None])
             for task, result in zip(waiting, results, strict=True):

@@ -150,7 +150,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ("completed", "failed")
 
     def name_of(self, output: SceneOutput) -> str:
-        """Return the name of a result for people: its day, or else the name of the job's input."""
+        """Return the name to show for a result: its acquisition day, or the job's input if the day is unknown."""
         return output.day or self.name
 
     @property

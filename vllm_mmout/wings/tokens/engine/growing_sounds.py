@@ -158,7 +158,7 @@ class GrowingSound:
         self._decode(self._next_piece(medium, frames, ended=False))
 
     def end(self, medium: Medium) -> None:
-        """Submit the remaining codes of the finished sound, after the chunk in progress has been decoded."""
+        """Submit the last chunk, which has the remaining codes of ``medium``. A chunk in progress is finished first."""
         with self._lock:
             self.medium = medium
             if self._busy or self.done is None:

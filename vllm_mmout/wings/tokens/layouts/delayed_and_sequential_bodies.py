@@ -102,7 +102,7 @@ class SequentialBody(Body):
         self._apart = not isinstance(layout.first, int)
 
     def take(self, token: int) -> bool:
-        """Collect a code of the codebook that must come next. Return False for any other token."""
+        """Store ``token`` if it is a code of the expected codebook. Return False if it is any other token."""
         taken = len(self._tokens)
         if self._next_book_may_begin and self._slots[1].first <= token < self._slots[1].stop:
             self._frame_count = taken

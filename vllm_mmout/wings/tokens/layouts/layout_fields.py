@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 
 class Slot(NamedTuple):
-    """Position in a frame of codes. It uses ``codebook``, and the token ids from ``first`` to ``stop`` - 1."""
+    """Position in a frame of codes. Codes there index ``codebook``. Their token ids are ``first`` to ``stop`` - 1."""
 
     codebook: int
     first: int

@@ -29,7 +29,7 @@ from vllm_mmout.wings.tokens.serving.generations import PARTIAL, nothing_made
 from vllm_mmout.wings.tokens.serving.service import GenerateArguments, Maker, TokenService
 
 FIELD: Final = "response_format"
-"""Name of the request field for the file format of the sound, for error messages."""
+"""Request field that chooses the file format of the sound. Error messages name it."""
 
 
 async def answer_of_forward(request: Request, service: ForwardService, fields: SpeechRequest) -> Response:
