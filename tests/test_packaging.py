@@ -367,7 +367,10 @@ def test_continuous_integration_lints_and_tests_without_a_terminal(tmp_path, fai
 )
 @pytest.mark.parametrize("target", ["test", "test-slow"])
 def test_one_or_two_failed_tests_are_run_again_alone(tmp_path, target, failed, of_pytest, again, status):
-    """And only they, in any case: more, one that fails alone too, or an error of pytest's own end it; it is said."""
+    """Up to two failed functions, with all their parameters, are named and run again.
+
+    CI ends with an error if more functions fail, if one of them fails alone too, or after an internal error of pytest.
+    """
     again_with = "PYTEST_ARGS=-n 0 -v --last-failed --last-failed-no-failures none until inf"
     again_says = f'echo "$2 until $MMOUT_TESTS_BEGIN_UNTIL"; exit {again}'
     fails = f"cp made .pytest_cache/v/cache/lastfailed; echo {of_pytest} >.pytest_cache/status; exit 2"
@@ -378,7 +381,7 @@ def test_one_or_two_failed_tests_are_run_again_alone(tmp_path, target, failed, o
         "house/.ci/run": (CHECKOUT / ".ci/run").read_text(),
         "house/.venv/bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
         "house/.pytest_cache/v/cache/lastfailed": '{"of another run": true}',
-        "house/made": json.dumps(dict.fromkeys(map(str, range(failed)), True)),
+        "house/made": json.dumps({f"{number}[{case}]": True for number in range(failed) for case in "abc"}),
     }
     for name, text in files.items():
         file = tmp_path / name
@@ -393,7 +396,7 @@ def test_one_or_two_failed_tests_are_run_again_alone(tmp_path, target, failed, o
         text=True,
         check=False,
     )
-    said = [f"{failed} of the tests failed beside others; alone:", again_with]
+    said = [f"{failed} test functions failed beside others; alone:", again_with]
     said = said if of_pytest == 1 and 1 <= failed <= 2 else []
     assert (done.returncode, done.stdout.splitlines()) == (status, said)
 
