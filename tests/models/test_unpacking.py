@@ -183,6 +183,31 @@ def test_older_products_and_those_without_metadata_keep_their_counts(safe):
     np.testing.assert_array_equal(seen(str(folder), names)[0], counts, strict=True)
 
 
+def test_files_made_from_a_product_warn_beside_its_metadata(safe, tmp_path):
+    """Renamed bands and stacks keep their counts, and the result says that the product beside them has an offset."""
+    folder, names, counts = safe
+    for name, band in zip(names, counts, strict=True):
+        write(folder / f"{name}.tif", band)
+    write(folder / "stack.tif", *counts)
+    write(folder / "dem.tif", counts[0])
+    bands = [str(folder / f"{name}.tif") for name in names]
+    (folder / "MTD_MSIL2A.xml").write_text(metadata())
+    fact = f"MTD_MSIL2A.xml (processing baseline 05.11) in {folder.name} states the offset -1000, but the input's files"
+    for data in (bands, str(folder / "stack.tif")):
+        array, _, assumed = seen(data, names)
+        np.testing.assert_array_equal(array, counts, strict=True)
+        assert [sentence[: len(fact)] for sentence in assumed if "offset" in sentence] == [fact]
+        assert not any(fact in sentence for sentence in seen(data, names, scale="stored")[2])
+        assert not any(fact in sentence for sentence in seen(data, names, offset=-1000)[2])
+    assert seen(str(folder / "dem.tif"))[2] == ()
+    for text in (metadata("02.14", ()), "<a>"):
+        (folder / "MTD_MSIL2A.xml").write_text(text)
+        assert not any("offset" in sentence for sentence in seen(bands, names)[2])
+    write(tmp_path / "elsewhere" / "stack.tif", *counts)
+    (tmp_path / "MTD_MSIL2A.xml").write_text(metadata())
+    assert not any("offset" in sentence for sentence in seen(str(tmp_path / "elsewhere" / "stack.tif"), names)[2])
+
+
 @pytest.mark.parametrize(
     ("text", "fact"),
     [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+from vllm_mmout.geo.raster.packing import Packing
 from vllm_mmout.geo.raster.products.landsat import landsat_band
 from vllm_mmout.geo.raster.products.product_band import ProductBand
-from vllm_mmout.geo.raster.products.sentinel2 import sentinel2_band
+from vllm_mmout.geo.raster.products.sentinel2 import doubt_beside_product, sentinel2_band
 
 if TYPE_CHECKING:
     from vllm_mmout.geo.raster.windowed import OpenRaster
@@ -23,13 +25,22 @@ def with_product(raster: OpenRaster, path: Path | None) -> OpenRaster:
         path: local path of the file, beside which the product's metadata is searched; None to use the name only.
 
     """
-    if raster.count != 1 or raster.dtype.kind not in "iu":
+    if raster.dtype.kind not in "iu":
         return raster
-    band = product_band(PurePath(raster.name).name, path)
+    name = PurePath(raster.name).name
+    band = product_band(name, path) if raster.count == 1 else None
     if band is None:
-        return raster
+        return _with_doubt(raster, doubt_beside_product(name, path, raster.count))
     nodata = band.fill if raster.nodata is None else raster.nodata
     return raster.told(nodata=nodata, packing=raster.packing if band.packing is None else (band.packing,))
+
+
+def _with_doubt(raster: OpenRaster, doubt: str) -> OpenRaster:
+    """Add a warning to the bands whose scale and offset are not stated. Do nothing if ``doubt`` is empty."""
+    if not doubt:
+        return raster
+    packing = raster.packing or (Packing(),) * raster.count
+    return raster.told(packing=tuple(band if band.told else replace(band, doubt=doubt) for band in packing))
 
 
 def product_band(name: str, path: Path | None) -> ProductBand | None:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.packing import Packing
 from vllm_mmout.geo.raster.products.product_band import ProductBand, opened_metadata, wrong_metadata
 from vllm_mmout.geo.raster.xml import parse_xml
@@ -21,6 +22,8 @@ from vllm_mmout.geo.raster.xml import parse_xml
 _FILE: Final = re.compile(
     r"(?:L2A_)?T\d{2}[A-Z]{3}_\d{8}T\d{6}_(?P<band>B\d[\dA]|AOT|WVP)(?:_\d{2}m)?\.(?:jp2|tiff?)", re.IGNORECASE
 )
+_BAND_NAME: Final = re.compile(r"(?:.*[_.-])?B(?:0[1-9]|1[0-2]|8A)(?:[_.-]?\d{2}m)?\.(?:jp2|tiff?)", re.IGNORECASE)
+"""Pattern of file names that name a Sentinel-2 band."""
 _METADATA: Final = ("MTD_MSIL2A.xml", "MTD_MSIL1C.xml")
 _BANDS: Final = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
 """Sentinel-2 band names in the order of their ``band_id`` in the metadata."""
@@ -51,6 +54,34 @@ def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
         "Give it within its product, or set",
     )
     return ProductBand(_FILL, Packing(doubt=doubt))
+
+
+def doubt_beside_product(name: str, path: Path | None, count: int) -> str:
+    """Return a warning if a file is probably made from a Sentinel-2 product whose offset it may still need, else "".
+
+    That is so for a file of several bands in the folder of a metadata file that states an offset, and for a file of one
+    band, such as ``B02.tif``, in this folder or up to four folders below.
+
+    Args:
+        name: name of the file, which is not a file name of a Sentinel-2 product.
+        path: local path of the file, or None if its folder is unknown.
+        count: number of bands of the file.
+
+    """
+    if path is None or (count == 1 and _BAND_NAME.fullmatch(name) is None):
+        return ""
+    metadata = _metadata_above(path)
+    if metadata is None or (count > 1 and metadata.parent != path.absolute().parent):
+        return ""
+    try:
+        product = _read(metadata, metadata.stat().st_mtime_ns)
+    except InputError:  # the file may be of another product, so it can be read nevertheless
+        return ""
+    offset = min(product.offsets.values(), default=0.0)
+    if not offset:
+        return ""
+    stated = f"{metadata.name}{product.release} in {metadata.parent.name} states the offset {offset:g}"
+    return sentinel2_doubt(f"{stated}, but the input's files are not named like those of its product")
 
 
 def sentinel2_doubt(fact: str, remedy: str = "Set") -> str:
@@ -87,6 +118,11 @@ class _Metadata:
     fill: float = _FILL
     baseline: str = ""
 
+    @property
+    def release(self) -> str:
+        """Processing baseline in brackets, such as " (processing baseline 05.11)", or "" if it is not stated."""
+        return f" (processing baseline {self.baseline})" if self.baseline else ""
+
     def band(self, name: str) -> ProductBand:
         """Return the fill value, scale and offset of the band ``name``."""
         names = (_OTHERS[name],) if name in _OTHERS else _QUANTIFICATIONS
@@ -94,9 +130,10 @@ class _Metadata:
         offset = self.offsets.get(name, 0.0)
         if quantification is None:
             raise wrong_metadata(self.path, f"has no {' or '.join(names)}")
-        release = f" (processing baseline {self.baseline})" if self.baseline else ""
         shift = int(offset) if offset == int(offset) else 0
-        packing = Packing(1 / quantification, offset / quantification, f"{Path(self.path).name}{release}", shift=shift)
+        packing = Packing(
+            1 / quantification, offset / quantification, f"{Path(self.path).name}{self.release}", shift=shift
+        )
         return ProductBand(self.fill, packing)
 
 
