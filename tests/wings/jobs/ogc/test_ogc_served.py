@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import numpy as np
 import pytest
@@ -90,6 +91,28 @@ def test_the_client_of_the_page(water_server, array, tmp_path, monkeypatch, prox
     write(tmp_path / "demo-output/scene.tif", array, **PLACE)
     exec(block.text.replace("http://localhost:8000", water_server.url), {})  # noqa: S102 - the pages are our own
     np.testing.assert_array_equal(raster((tmp_path / "water.tif").read_bytes()), classes(array))
+
+
+@pytest.mark.parametrize("mode", ["value", "reference"])
+def test_several_kinds_of_result_of_a_mosaic(water_server, scene, array, mode):
+    """The JSON of docs/ogc.md has a result for each kind in ``output``, sent by value or by reference."""
+    (block,) = [block for block in all_blocks("json") if block.page == "ogc.md"]
+    body = json.loads(block.text)
+    body["inputs"] |= {"image": [{"value": scene}, {"value": scene}], "mosaic": "first"}
+    body["outputs"] = {"segmentation": {"transmissionMode": mode}}
+    answer = made(ask(water_server, "POST", "/ogc/processes/water-index/execution", json=body))
+    assert answer.keys() == {"classes", "polygons", "areas"}
+    if mode == "value":
+        content = base64.b64decode(answer["classes"]["value"])
+        assert (answer["polygons"]["value"]["type"], answer["areas"].keys()) == (
+            "FeatureCollection",
+            {"mediaType", "value"},
+        )
+    else:
+        assert {tuple(result) for result in answer.values()} == {("href", "type")}
+        with client() as asking:
+            content = asking.get(answer["classes"]["href"]).raise_for_status().content
+    np.testing.assert_array_equal(raster(content), classes(array))
 
 
 def test_part_of_a_scene_by_the_bounding_box_of_the_standard(water_server, scene, array):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -93,7 +93,8 @@ async def read_execute_request(request: Request, options: ServingOptions, proces
     chosen = inputs_of(process).of_object(values)
     chosen |= {"model": process.model, **_format(outputs, process)}
     chosen["processor"] = tuple(outputs) if len(outputs) > 1 else next(iter(outputs))
-    return ExecuteRequest(request_of(chosen, images), _delivery(body.get("response", "raw"), outputs))
+    delivery = _delivery(body.get("response", "raw"), outputs, chosen.get("output"))
+    return ExecuteRequest(request_of(chosen, images), delivery)
 
 
 def _decoded(body: bytearray) -> Any:
@@ -186,10 +187,16 @@ def _format(outputs: Mapping[str, _Output], process: Process) -> dict[str, str]:
     return {} if form is None else {"output_format": form}
 
 
-def _delivery(response: Any, outputs: Mapping[str, _Output]) -> Delivery:
+def _delivery(response: Any, outputs: Mapping[str, _Output], kinds: Any) -> Delivery:
+    """Return how the results are sent. ``kinds`` is the input ``output``: a kind of result, several kinds, or None.
+
+    A request for several kinds has one processor, whose results are named by their kinds.
+    """
     if response not in ("raw", "document"):
         raise ApiError(400, f"response must be raw or document, got {shown(response)}", param="response")
     references = tuple(name for name, output in outputs.items() if output.transmission_mode == "reference")
+    if references and isinstance(kinds, Sequence) and not isinstance(kinds, str):
+        references = tuple(kinds)
     return Delivery(document=response == "document", references=references)
 
 

@@ -107,7 +107,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     document: bool = False
     """Whether the client wants one JSON document with all results, instead of files."""
     references: tuple[str, ...] = ()
-    """Names of the processors whose results are sent as URLs. The results of other processors are sent as data."""
+    """Names of the processors, or kinds of result, that are sent as URLs. Other results are sent as data."""
 
 
 class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
