@@ -58,14 +58,14 @@ HEADS = {
 """Architecture -> the entries of its configuration, and its processor: a family and options, or a class."""
 
 
-def head(architecture):
-    """The model, and its processor; None for a model that has none."""
+def head(architecture, **changed):
+    """The model, and its processor; None for a model that has none. ``changed`` are further settings of its config."""
     import transformers
 
     entries, made_with = HEADS[architecture]
     cls = getattr(transformers, architecture)
     torch.manual_seed(3)
-    model = cls(cls.config_class(**entries)).eval().requires_grad_(requires_grad=False)
+    model = cls(cls.config_class(**entries | changed)).eval().requires_grad_(requires_grad=False)
     return model, None if made_with is None else processor_of(*made_with)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vllm_mmout.errors import InputError, OptionError
+from vllm_mmout.errors import InputError, ModelError, OptionError
 from vllm_mmout.models.inputs.mapper import RasterMapper
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.picture_scaling import picture_scaling
@@ -50,6 +50,13 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
             longest=config.get("max_position_embeddings"),
             frames=config.get("num_frames"),
             least_samples=least_samples(config),
+        )
+    channels = config.get("num_channels", len(_BANDS))
+    if channels != len(_BANDS):
+        raise ModelError(
+            f"{config['architectures'][0]} takes {channels} channels (num_channels in its config.json), but folders of"
+            f" transformers get {len(_BANDS)}, red, green and blue; write a class that contains the model and takes"
+            " your bands by RasterMapper (docs/own-models.md)"
         )
     processor = image_processor_of(table["folder"])
     crop = _sides(getattr(processor, "crop_size", None)) if getattr(processor, "do_center_crop", False) else None

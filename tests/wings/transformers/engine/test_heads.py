@@ -13,6 +13,8 @@ from PIL import Image
 from small_heads import HEADS, head, saved
 from transformers.modeling_outputs import ModelOutput
 
+from vllm_mmout.errors import ModelError
+
 pytestmark = pytest.mark.engine
 RANDOM = np.random.default_rng(9)
 PICTURES = [
@@ -121,3 +123,10 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
     exec(compile(block, "<docs/transformers.md>", "exec"), {})  # noqa: S102 - the snippet is our own
     with Image.open("mask.png") as mask:
         assert mask.size == PICTURES[0].size
+
+
+def test_a_model_of_other_channels_is_refused_at_the_start(tmp_path):
+    """The error names the number of channels and the way to serve the model."""
+    model, processor = head("SegformerForSemanticSegmentation", num_channels=6)
+    with pytest.raises(ModelError, match=r"takes 6 channels \(num_channels in its config.json\).*RasterMapper"):
+        engine_here(saved(tmp_path, model, processor))
