@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
@@ -103,9 +104,15 @@ def redirecting(target):
 
 
 def _client():
+    return _client_of(os.environ["AWS_ENDPOINT_URL"])
+
+
+@cache
+def _client_of(endpoint):
+    """A client of the server. To create a client takes longer than most of its requests."""
     import boto3
 
-    return boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
+    return boto3.client("s3", endpoint_url=endpoint)
 
 
 def put(address, data):
@@ -116,10 +123,15 @@ def put(address, data):
     return address
 
 
+def names(bucket, prefix=""):
+    """The names in a bucket that begin with a prefix."""
+    listed = _client().list_objects_v2(Bucket=bucket.removeprefix("s3://").rstrip("/"), Prefix=prefix)
+    return [each["Key"] for each in listed.get("Contents", [])]
+
+
 def held(bucket):
     """What a bucket holds, name -> bytes, and names of what is uploaded in parts and not there yet."""
     client = _client()
     name = bucket.removeprefix("s3://").rstrip("/")
-    keys = [each["Key"] for each in client.list_objects_v2(Bucket=name).get("Contents", [])]
     parts = [each["Key"] for each in client.list_multipart_uploads(Bucket=name).get("Uploads", [])]
-    return {key: client.get_object(Bucket=name, Key=key)["Body"].read() for key in keys}, parts
+    return {key: client.get_object(Bucket=name, Key=key)["Body"].read() for key in names(bucket)}, parts

@@ -11,6 +11,7 @@ import tempfile
 from contextlib import contextmanager
 from unittest import mock
 
+import psutil
 import ray
 from ray.cluster_utils import Cluster
 
@@ -34,12 +35,28 @@ class Nodes:
         return self._cluster.address
 
     def kill(self):
-        """Kill a node with all that it runs."""
-        self._cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+        """Kill a node with all that it runs. This takes seconds, for which the other nodes' workers are suspended."""
+        killed = self.nodes.pop()
+        workers = [worker for node in self.nodes for worker in _workers(node)]
+        assert workers, "no other node runs anything"
+        for worker in workers:
+            worker.suspend()
+        try:
+            self._cluster.remove_node(killed, allow_graceful=False)
+        finally:
+            for worker in workers:
+                worker.resume()
 
     def close(self):
         """End all nodes."""
         self._cluster.shutdown()
+
+
+def _workers(node):
+    """The processes that run tasks and actors on a node."""
+    (raylet,) = node.all_processes["raylet"]
+    children = psutil.Process(raylet.process.pid).children(recursive=True)
+    return [child for child in children if "".join(child.cmdline()).startswith("ray::")]
 
 
 @contextmanager
