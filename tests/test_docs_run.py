@@ -44,6 +44,7 @@ ELSEWHERE = {
     ("models.md", ""): "test_models_page.py",
     ("jobs-folder.md", "VACUUM"): "wings/jobs/server/test_jobs_folder_page.py",
     ("ogc.md", "owslib"): "wings/jobs/ogc/test_ogc_served.py",
+    ("ogc.md", '"mosaic": "newest"'): "wings/jobs/ogc/test_ogc_served.py",
     ("jobs.md", "client.videos"): "wings/jobs/server/test_videos_served.py",
     ("stac.md", "localhost:8000"): "wings/stac/test_served_results.py",
     ("stac.md", ""): "wings/stac/test_stac_runs.py",

@@ -192,10 +192,7 @@ class SegmentationProcessor(OutputProcessor):
         return self._finished_confidence if output == "confidence" else self._finished_classes
 
     def product(self, output: Any, kind: str, params: OutputParams, source: Source) -> Any:
-        """Convert ``output``, a raster of classes, to the requested ``kind``: polygons, or a table of areas per class.
-
-        Return ``output`` unchanged for the kinds that are rasters.
-        """
+        """Return ``output``, a raster of classes, as its polygons or as a table of areas if ``kind`` asks for them."""
         if kind == "areas":
             from vllm_mmout.outputs import AreasOutput
 
