@@ -196,6 +196,14 @@ def test_beside_single_requests_only_idle_engines_get_blocks():
     assert (sizes(turn), turn.sendings[0][2]) == ([[2]], 1)
 
 
+def test_blocks_that_are_held_are_sent_later():
+    """A held schedule starts runs, but sends nothing."""
+    schedule, (run,) = scheduled(Work([block(0, 8)]))
+    assert sizes(schedule.turn(holds=True)) == []
+    assert run.started
+    assert sizes(schedule.turn()) == [[0], [1]]
+
+
 def test_tiles_of_a_stopped_run_are_not_sent():
     """The rest of its block goes with it; other runs go on."""
     schedule, (bad, _) = scheduled(Work([block(0, 8)]), Work([block(0, 1)]))

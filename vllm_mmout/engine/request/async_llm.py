@@ -141,12 +141,14 @@ class BoundAsyncLLM(AsyncLLM):
         async with AsyncExitStack() as held:
             add_attributes = held.enter_context(request_span(self.output_processor, request))
             held.enter_context(self.mmout.backlog.holding(request))
+            release_blocks = held.enter_context(self.mmout.small_inputs.holding_blocks())
             async with self.mmout.readers:  # also limits the inputs that wait for a credit
                 prepared = await self._mmout_prepare(request, prompt, max_tiles, max_area, checked=checked)
                 if isinstance(prepared, Request):
-                    self.mmout.shrink_blocks()
+                    self.mmout.small_inputs.arrived()
                     await held.enter_async_context(self.mmout.credits.held(prepared.nbytes))
             if isinstance(prepared, Run):
+                release_blocks()
                 held.callback(prepared.close)
                 prepared.folder = prepared.folder or folder
                 run_results = self._mmout_run(prepared, watch, add_attributes)
@@ -154,7 +156,7 @@ class BoundAsyncLLM(AsyncLLM):
                 async for result in run_results:
                     yield result
                 return
-            results = self._mmout_results(request)
+            results = self._mmout_results(request, when_sent=release_blocks)
             await held.enter_async_context(aclosing(results))
             async for result in results:
                 request.done = int(result.finished and result.error is None)
@@ -186,10 +188,12 @@ class BoundAsyncLLM(AsyncLLM):
         async with aclosing(self._mmout_results(request)) as results:
             return await anext(results)
 
-    async def _mmout_results(self, request: Request) -> AsyncGenerator[MultimodalRequestOutput, None]:
+    async def _mmout_results(
+        self, request: Request, when_sent: Callable[[], None] | None = None
+    ) -> AsyncGenerator[MultimodalRequestOutput, None]:
         """Run a request, and yield its early outputs and then its result. Closing the generator aborts the request.
 
-        A slow consumer gets every report.
+        A slow consumer gets every report. ``when_sent`` is called when the request was sent to its engine.
         """
         pooling = request.pooling_params(self.model_config.get_pooling_task(await self.get_supported_tasks()))
         try:
@@ -204,6 +208,8 @@ class BoundAsyncLLM(AsyncLLM):
                     data_parallel_rank=request.engine,
                 )
             request.prompt = None
+            if when_sent is not None:
+                when_sent()
             finished = False
             while not finished:
                 output = cast("MultimodalRequestOutput", await queue.get())

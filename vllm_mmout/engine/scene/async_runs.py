@@ -18,6 +18,7 @@ from vllm_mmout.engine.scene.backlog import Backlog
 from vllm_mmout.engine.scene.budgets import Credits, TileBudget
 from vllm_mmout.engine.scene.engine_loads import EngineLoads
 from vllm_mmout.engine.scene.schedule import Schedule
+from vllm_mmout.engine.scene.small_inputs import SmallInputs
 from vllm_mmout.engine.threads import in_thread
 from vllm_mmout.errors import AbortedError
 from vllm_mmout.log import logger
@@ -37,9 +38,6 @@ fail.
 """
 ASKED_AGAIN_S = 0.5
 """Seconds before tiles are sent to a paused engine again. Each retry doubles the delay, up to 5 seconds."""
-SMALL_BLOCKS_S = 1.0
-"""Time in seconds after the arrival of a small input. During this time, scenes send smaller blocks of tiles, so that
-the engine answers the small input sooner. A small input needs a single forward pass."""
 
 
 class AsyncRuns:
@@ -59,7 +57,7 @@ class AsyncRuns:
         """Objects that run the scenes of unfinished mosaics, keyed by the mosaic's request id."""
         self.backlog = Backlog()
         self.shut_down = False
-        self._small_blocks_until = 0.0
+        self.small_inputs = SmallInputs(self._wake_scenes)
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
@@ -88,17 +86,14 @@ class AsyncRuns:
             except RuntimeError:  # the event loop was closed, so no caller waits for a result
                 self._woken = False
 
-    def shrink_blocks(self) -> None:
-        """Make scenes send smaller blocks of tiles for `SMALL_BLOCKS_S` seconds, because a small input has arrived."""
-        self._small_blocks_until = time.monotonic() + SMALL_BLOCKS_S
-
-    @property
-    def _gives_way(self) -> bool:
-        return time.monotonic() < self._small_blocks_until
+    def _wake_scenes(self) -> None:
+        if self.schedule.running:
+            self.wake()
 
     def answered(self, run: Run, part: PartInput, engine: int, nbytes: int) -> None:
         """Record an engine's answer to a block of tiles. ``nbytes`` is the answer's size, or 0 if the block failed."""
         self.schedule.answered(run, part, engine, nbytes)
+        self.small_inputs.block_answered()
         self.wake()
 
     def turn(self) -> None:
@@ -106,7 +101,8 @@ class AsyncRuns:
         self._woken = False
         self.backlog.look()
         try:
-            turn = self.schedule.turn(gives_way=self._gives_way)
+            hold_s = self.small_inputs.hold_s
+            turn = self.schedule.turn(gives_way=self.small_inputs.gives_way, holds=hold_s > 0)
             for run in turn.failed:
                 self.driven[run].cancel_parts()
             for run in turn.ended:
@@ -120,7 +116,8 @@ class AsyncRuns:
                 self._timer.cancel()
                 self._timer = None
             if self.schedule.running:
-                self._timer = self._loop.call_later(self.schedule.wait_s, self.turn)
+                wait_s = min(hold_s, self.schedule.wait_s) if hold_s > 0 else self.schedule.wait_s
+                self._timer = self._loop.call_later(wait_s, self.turn)
 
 
 class AsyncRun:

@@ -81,10 +81,11 @@ class Schedule:
         if part.is_block and nbytes:
             run.pace.add(len(part), seconds, nbytes)
 
-    def turn(self, *, gives_way: bool = False) -> Turn:
+    def turn(self, *, gives_way: bool = False, holds: bool = False) -> Turn:
         """Check the time limits of the scenes, start waiting scenes, and choose the tiles to send to engines next.
 
         ``gives_way`` is True while requests without tiles arrive. Only idle engines then get blocks, and smaller ones.
+        If ``holds`` is True, no blocks are sent.
         """
         turn = Turn()
         given_up = [run for run in self._given_up if run in self.waiting]
@@ -108,7 +109,7 @@ class Schedule:
         for run in self.running:
             self._ready += [(run, part) for part in run.take()]
         self._ready = deque((run, part) for run, part in self._ready if run in self.running and not run.stopped)
-        while self._ready and self.loads.has_room(gives_way=gives_way):
+        while self._ready and not holds and self.loads.has_room(gives_way=gives_way):
             turn.sendings.append(self._next(gives_way=gives_way))
         return turn
 
