@@ -11,7 +11,7 @@ SMALL_BLOCKS_S: Final = 1.0
 """Time in seconds after the arrival of a small input. During this time, scenes send smaller blocks of tiles, so that
 the engine answers the small input sooner. A small input needs a single forward pass."""
 HOLD_S: Final = 0.02
-"""Longest time in seconds that an idle engine gets no block of tiles because another input is being read. Therefore an
+"""Longest time in seconds that an idle engine waits for a block of tiles because another input is being read. An
 input that takes longer to read, or many inputs one after the other, cannot stop a scene."""
 
 
