@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from scenes_for_tests import TILE, classes, pixels, write
 
 from vllm_mmout import OutputParams
 from vllm_mmout.engine.scene import small_inputs
-from vllm_mmout.engine.scene.small_inputs import SmallInputs
+from vllm_mmout.engine.scene.small_inputs import HOLD_S, READ_S, SMALL_BLOCKS_S, SmallInputs
 from vllm_mmout.errors import InputError
 
 pytest.importorskip("rasterio", reason="it writes the input")
@@ -56,13 +57,19 @@ def small(tmp_path):
     file.go.set()
 
 
+def hold_without_end(monkeypatch):
+    """Hold blocks as long as any input is read, however long that takes."""
+    for limit in ("HOLD_S", "READ_S"):
+        monkeypatch.setattr(small_inputs, limit, ENDLESS_S)
+
+
 @pytest.mark.asyncio(loop_scope="module")
 class TestAnInputThatIsBeingRead:
     """An `AsyncLLM` with a scene, and another input whose file is slow."""
 
     async def test_its_scene_sends_no_block_meanwhile(self, engine, small, monkeypatch):
         """All tiles wait until the input was sent. Then both results are right."""
-        monkeypatch.setattr(small_inputs, "HOLD_S", ENDLESS_S)
+        hold_without_end(monkeypatch)
         asked = asyncio.create_task(answer(engine, small))
         await until(small.asked.is_set, "the input is being read")
         scene = asyncio.create_task(answer(engine, SCENE, OutputParams(tile=TILE)))
@@ -84,7 +91,7 @@ class TestAnInputThatIsBeingRead:
 
     async def test_an_input_that_cannot_be_read_holds_nothing_back(self, engine, monkeypatch):
         """Its error releases the scene's blocks."""
-        monkeypatch.setattr(small_inputs, "HOLD_S", ENDLESS_S)
+        hold_without_end(monkeypatch)
         with pytest.raises(InputError, match="not an image"):
             await answer(engine, b"no image")
         found = await answer(engine, SCENE, OutputParams(tile=TILE))
@@ -92,7 +99,7 @@ class TestAnInputThatIsBeingRead:
 
     async def test_a_cancelled_request_holds_nothing_back(self, engine, small, monkeypatch):
         """Its scene sends blocks again, although the file is still being read."""
-        monkeypatch.setattr(small_inputs, "HOLD_S", ENDLESS_S)
+        hold_without_end(monkeypatch)
         asked = asyncio.create_task(answer(engine, small))
         await until(small.asked.is_set, "the input is being read")
         asked.cancel()
@@ -100,38 +107,69 @@ class TestAnInputThatIsBeingRead:
         np.testing.assert_array_equal(found.array, classes(SCENE))
 
 
-def test_blocks_are_held_until_each_request_was_sent(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of `SmallInputs` that the test sets: a list with the seconds."""
+    seconds = [100.0]
+    monkeypatch.setattr(small_inputs, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    return seconds
+
+
+def test_blocks_are_held_until_each_request_was_sent(clock):
     """Scenes are woken at each release, which counts once."""
-    woken, clock = [], [100.0]
-    monkeypatch.setattr(small_inputs.time, "monotonic", lambda: clock[0])
+    woken = []
     inputs = SmallInputs(lambda: woken.append(clock[0]))
-    inputs.block_answered()
-    assert inputs.hold_s <= 0
+    assert inputs.hold_s() <= 0
     with inputs.holding_blocks() as release, inputs.holding_blocks() as other:
-        assert inputs.hold_s == pytest.approx(small_inputs.HOLD_S)
-        clock[0] += small_inputs.HOLD_S / 2
-        assert inputs.hold_s == pytest.approx(small_inputs.HOLD_S / 2)
+        assert inputs.hold_s() == pytest.approx(HOLD_S)
+        clock[0] += HOLD_S / 2
+        assert inputs.hold_s() == pytest.approx(HOLD_S / 2)
         release()
         release()
-        assert inputs.hold_s > 0
-        clock[0] += small_inputs.HOLD_S
-        assert inputs.hold_s <= 0
-        inputs.block_answered()
-        assert inputs.hold_s > 0
+        assert inputs.hold_s() > 0
         other()
-        assert inputs.hold_s <= 0
+        assert inputs.hold_s() <= 0
     assert len(woken) == 2
 
 
-def test_blocks_are_small_for_a_while_after_a_small_input(monkeypatch):
+def test_a_hold_ends_and_the_next_begins_after_a_block(clock):
+    """Answers to other blocks do not extend a hold; after it a block is sent and answered before blocks are held."""
+    inputs = SmallInputs(lambda: None)
+    with inputs.holding_blocks():
+        assert inputs.hold_s() > 0
+        for _ in range(4):
+            clock[0] += HOLD_S / 4
+            inputs.block_answered()
+        assert inputs.hold_s() > 0
+    with inputs.holding_blocks():
+        assert inputs.hold_s() > 0
+        clock[0] += HOLD_S
+        assert inputs.hold_s() <= 0
+        clock[0] += HOLD_S / 2
+        assert inputs.hold_s() <= 0
+        inputs.block_answered()
+        assert inputs.hold_s() == pytest.approx(READ_S - 1.5 * HOLD_S)
+
+
+def test_an_input_that_is_slow_to_read_holds_blocks_only_at_first(clock):
+    """Many slow inputs therefore do not slow a scene down."""
+    inputs = SmallInputs(lambda: None)
+    with inputs.holding_blocks():
+        clock[0] += READ_S
+        inputs.block_answered()
+        assert inputs.hold_s() <= 0
+        with inputs.holding_blocks():
+            assert inputs.hold_s() == pytest.approx(HOLD_S)
+        assert inputs.hold_s() <= 0
+
+
+def test_blocks_are_small_for_a_while_after_a_small_input(clock):
     """The time begins anew with each input."""
-    clock = [0.0]
-    monkeypatch.setattr(small_inputs.time, "monotonic", lambda: clock[0])
     inputs = SmallInputs(lambda: None)
     assert not inputs.gives_way
     for _ in range(2):
         inputs.arrived()
-        clock[0] += 0.9 * small_inputs.SMALL_BLOCKS_S
+        clock[0] += 0.9 * SMALL_BLOCKS_S
         assert inputs.gives_way
-    clock[0] += small_inputs.SMALL_BLOCKS_S
+    clock[0] += SMALL_BLOCKS_S
     assert not inputs.gives_way

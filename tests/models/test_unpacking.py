@@ -199,7 +199,13 @@ def test_files_made_from_a_product_warn_beside_its_metadata(safe, tmp_path):
         assert [sentence[: len(fact)] for sentence in assumed if "offset" in sentence] == [fact]
         assert not any(fact in sentence for sentence in seen(data, names, scale="stored")[2])
         assert not any(fact in sentence for sentence in seen(data, names, offset=-1000)[2])
-    assert seen(str(folder / "dem.tif"))[2] == ()
+    write(folder / "S2A_MSIL2A-preview.tif", *(band.astype(np.uint8) for band in counts))
+    mask = write(folder / "GRANULE" / "L2A_T32TMT" / "QI_DATA" / "MSK_DETFOO_B02.tif", counts[0])
+    for other in (str(folder / "dem.tif"), mask):
+        assert seen(other)[2] == ()
+    assert not any("offset" in sentence for sentence in seen(str(folder / "S2A_MSIL2A-preview.tif"), 3)[2])
+    for name in ("B2.tif", "B02_clip.tif", "T32TMT_B02_10m_crop.tif"):
+        assert [sentence[: len(fact)] for sentence in seen(write(folder / name, counts[0]))[2]] == [fact]
     for text in (metadata("02.14", ()), "<a>"):
         (folder / "MTD_MSIL2A.xml").write_text(text)
         assert not any("offset" in sentence for sentence in seen(bands, names)[2])

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from unittest import mock
 
 import psutil
@@ -38,14 +38,15 @@ class Nodes:
         """Kill a node with all that it runs. This takes seconds, for which the other nodes' workers are suspended."""
         killed = self.nodes.pop()
         workers = [worker for node in self.nodes for worker in _workers(node)]
-        assert workers, "no other node runs anything"
-        for worker in workers:
-            worker.suspend()
         try:
+            for worker in workers:
+                with suppress(psutil.NoSuchProcess):
+                    worker.suspend()
             self._cluster.remove_node(killed, allow_graceful=False)
         finally:
             for worker in workers:
-                worker.resume()
+                with suppress(psutil.NoSuchProcess):
+                    worker.resume()
 
     def close(self):
         """End all nodes."""
@@ -55,8 +56,12 @@ class Nodes:
 def _workers(node):
     """The processes that run tasks and actors on a node."""
     (raylet,) = node.all_processes["raylet"]
-    children = psutil.Process(raylet.process.pid).children(recursive=True)
-    return [child for child in children if "".join(child.cmdline()).startswith("ray::")]
+    workers = []
+    for child in psutil.Process(raylet.process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "".join(child.cmdline()).startswith("ray::"):
+                workers.append(child)
+    return workers
 
 
 @contextmanager

@@ -101,7 +101,7 @@ class AsyncRuns:
         self._woken = False
         self.backlog.look()
         try:
-            hold_s = self.small_inputs.hold_s
+            hold_s = self.small_inputs.hold_s()
             turn = self.schedule.turn(gives_way=self.small_inputs.gives_way, holds=hold_s > 0)
             for run in turn.failed:
                 self.driven[run].cancel_parts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +12,12 @@ SMALL_BLOCKS_S: Final = 1.0
 """Time in seconds after the arrival of a small input. During this time, scenes send smaller blocks of tiles, so that
 the engine answers the small input sooner. A small input needs a single forward pass."""
 HOLD_S: Final = 0.02
-"""Longest time in seconds that an idle engine waits for a block of tiles because another input is being read. An
-input that takes longer to read, or many inputs one after the other, cannot stop a scene."""
+"""Longest time in seconds that scenes hold blocks back because other inputs are being read. Then an engine must answer
+a block before scenes hold blocks back again. Many inputs one after the other therefore cannot stop a scene."""
+READ_S: Final = 0.05
+"""Time in seconds after the arrival of a request. Scenes hold blocks back for the request only during this time, which
+is enough to read a file on this machine. During a longer wait, such as a download, engines would be idle for nothing.
+"""
 
 
 class SmallInputs:
@@ -26,34 +31,34 @@ class SmallInputs:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._small_blocks_until = 0.0
-        self._unsent = 0
-        """Number of new requests whose inputs are being read, or that have not been sent to an engine yet."""
-        self._answered_at = 0.0
-        """Time of the latest answer to a block of tiles, in seconds of ``time.monotonic``."""
+        self._unsent: dict[object, float] = {}
+        """Time of arrival of each new request whose input is being read, or that was not sent to an engine yet."""
+        self._held_since: float | None = None
+        """Time when scenes stopped sending blocks. It is kept after `HOLD_S`, until an engine has answered a block."""
 
     def arrived(self) -> None:
         """Make scenes send smaller blocks for `SMALL_BLOCKS_S` seconds, because a small input has arrived."""
         self._small_blocks_until = time.monotonic() + SMALL_BLOCKS_S
 
     def block_answered(self) -> None:
-        """Record the time of an engine's answer to a block of tiles."""
-        self._answered_at = time.monotonic()
+        """Allow blocks to be held again, if the latest hold has ended."""
+        if self._held_since is not None and time.monotonic() >= self._held_since + HOLD_S:
+            self._held_since = None
 
     @contextmanager
     def holding_blocks(self) -> Iterator[Callable[[], None]]:
         """Have scenes send no blocks while a new request is read, so that it finds an idle engine when it is sent.
 
         The ``with`` statement gives a function. Call it when the request was sent, or turned out to be a scene. Scenes
-        send blocks again from then on, and in any case `HOLD_S` seconds after an engine's answer to the block before.
+        send blocks again from then on, and in any case after `HOLD_S` or `READ_S`.
         """
-        self._unsent += 1
-        released = False
+        request = object()
+        self._unsent[request] = time.monotonic()
 
         def release() -> None:
-            nonlocal released
-            if not released:
-                released = True
-                self._unsent -= 1
+            if self._unsent.pop(request, None) is not None:
+                if not self._unsent:
+                    self._held_since = None
                 self._wake()
 
         try:
@@ -61,12 +66,17 @@ class SmallInputs:
         finally:
             release()
 
+    def hold_s(self) -> float:
+        """Return the seconds for which scenes must not send blocks, or 0 if they may send them now. Begin the hold."""
+        now = time.monotonic()
+        until = max(self._unsent.values(), default=-math.inf) + READ_S
+        if until <= now:
+            return 0.0
+        if self._held_since is None:
+            self._held_since = now
+        return max(0.0, min(until, self._held_since + HOLD_S) - now)
+
     @property
     def gives_way(self) -> bool:
         """Whether a small input has arrived within the last `SMALL_BLOCKS_S` seconds."""
         return time.monotonic() < self._small_blocks_until
-
-    @property
-    def hold_s(self) -> float:
-        """Seconds for which scenes must not send blocks. 0 or less if they may send them now."""
-        return self._answered_at + HOLD_S - time.monotonic() if self._unsent else 0.0

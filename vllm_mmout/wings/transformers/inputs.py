@@ -51,8 +51,8 @@ def mapper_of(config: Mapping[str, Any]) -> PictureMapper | FeaturesMapper:
             frames=config.get("num_frames"),
             least_samples=least_samples(config),
         )
-    channels = config.get("num_channels", len(_BANDS))
-    if channels != len(_BANDS):
+    channels = config.get("num_channels")  # None: a DPT model leaves it to its backbone
+    if isinstance(channels, int) and channels != len(_BANDS):
         raise ModelError(
             f"{config['architectures'][0]} takes {channels} channels (num_channels in its config.json), but folders of"
             f" transformers get {len(_BANDS)}, red, green and blue; write a class that contains the model and takes"

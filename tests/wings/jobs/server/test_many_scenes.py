@@ -120,6 +120,7 @@ def test_a_hundred_jobs_leave_nothing(server, places, inputs, long_one):
         if more_bytes <= MORE_BYTES:
             break
     assert more_bytes <= MORE_BYTES, f"memory grew in each of {ROUNDS} rounds"
+    assert after.memory <= before.memory + ROUNDS * MORE_BYTES
     assert sum(file.stat().st_size for file in places[0].rglob("*")) < DATABASE_BYTES
 
 

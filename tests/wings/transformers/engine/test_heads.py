@@ -10,7 +10,7 @@ import pytest
 import torch
 from model_folders import engine_here
 from PIL import Image
-from small_heads import HEADS, head, saved
+from small_heads import HEADS, head, processor_of, saved
 from transformers.modeling_outputs import ModelOutput
 
 from vllm_mmout.errors import ModelError
@@ -123,6 +123,26 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch):
     exec(compile(block, "<docs/transformers.md>", "exec"), {})  # noqa: S102 - the snippet is our own
     with Image.open("mask.png") as mask:
         assert mask.size == PICTURES[0].size
+
+
+def test_a_model_that_leaves_its_channels_to_its_backbone_starts(tmp_path):
+    """Published folders of DPT have ``num_channels: null``. The result is that of transformers."""
+    from transformers import Dinov2Config, DPTConfig, DPTForDepthEstimation
+
+    backbone = Dinov2Config(
+        image_size=56, patch_size=14, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, mlp_ratio=2,
+        out_features=["stage1", "stage2", "stage3", "stage4"], reshape_hidden_states=False,
+    )  # fmt: skip
+    nothing = dict.fromkeys(("num_channels", "image_size", "patch_size", "num_hidden_layers"))
+    sizes = {"neck_hidden_sizes": [8, 8, 16, 16], "fusion_hidden_size": 8, "hidden_size": 16}
+    model = DPTForDepthEstimation(DPTConfig(backbone_config=backbone, **sizes, **nothing)).eval()
+    processor = processor_of("dpt", {"size": {"height": 56, "width": 56}})
+    llm = engine_here(saved(tmp_path, model, processor))
+    assert llm.llm_engine.vllm_config.model_config.hf_config.num_channels is None
+    (found,) = llm.generate(PICTURES[:1], use_tqdm=False)
+    check(
+        "DPTForDepthEstimation", processor, PICTURES[0], by_transformers(model, processor, PICTURES[0]), found.outputs
+    )
 
 
 def test_a_model_of_other_channels_is_refused_at_the_start(tmp_path):

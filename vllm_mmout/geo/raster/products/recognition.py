@@ -30,7 +30,8 @@ def with_product(raster: OpenRaster, path: Path | None) -> OpenRaster:
     name = PurePath(raster.name).name
     band = product_band(name, path) if raster.count == 1 else None
     if band is None:
-        return _with_doubt(raster, doubt_beside_product(name, path, raster.count))
+        is_picture = raster.dtype.itemsize == 1  # such as the product's own preview
+        return raster if is_picture else _with_doubt(raster, doubt_beside_product(name, path, raster.count))
     nodata = band.fill if raster.nodata is None else raster.nodata
     return raster.told(nodata=nodata, packing=raster.packing if band.packing is None else (band.packing,))
 

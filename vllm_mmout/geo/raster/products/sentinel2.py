@@ -22,8 +22,8 @@ from vllm_mmout.geo.raster.xml import parse_xml
 _FILE: Final = re.compile(
     r"(?:L2A_)?T\d{2}[A-Z]{3}_\d{8}T\d{6}_(?P<band>B\d[\dA]|AOT|WVP)(?:_\d{2}m)?\.(?:jp2|tiff?)", re.IGNORECASE
 )
-_BAND_NAME: Final = re.compile(r"(?:.*[_.-])?B(?:0[1-9]|1[0-2]|8A)(?:[_.-]?\d{2}m)?\.(?:jp2|tiff?)", re.IGNORECASE)
-"""Pattern of file names that name a Sentinel-2 band."""
+_BAND_NAME: Final = re.compile(r"(?!MSK_)(?:.*[_.-])?B(?:0?[1-9]|1[0-2]|8A)(?:[_.-].*)?\.(?:jp2|tiff?)", re.IGNORECASE)
+"""Pattern of file names that name a Sentinel-2 band, such as ``B02.tif``. Names of a product's masks do not match."""
 _METADATA: Final = ("MTD_MSIL2A.xml", "MTD_MSIL1C.xml")
 _BANDS: Final = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
 """Sentinel-2 band names in the order of their ``band_id`` in the metadata."""
@@ -70,12 +70,12 @@ def doubt_beside_product(name: str, path: Path | None, count: int) -> str:
     """
     if path is None or (count == 1 and _BAND_NAME.fullmatch(name) is None):
         return ""
-    metadata = _metadata_above(path)
-    if metadata is None or (count > 1 and metadata.parent != path.absolute().parent):
-        return ""
     try:
+        metadata = _metadata_above(path, _HIGHER if count == 1 else 1)
+        if metadata is None:
+            return ""
         product = _read(metadata, metadata.stat().st_mtime_ns)
-    except InputError:  # the file may be of another product, so it can be read nevertheless
+    except (InputError, OSError):  # the input may be of another product, so it can be read nevertheless
         return ""
     offset = min(product.offsets.values(), default=0.0)
     if not offset:
@@ -99,8 +99,8 @@ def sentinel2_doubt(fact: str, remedy: str = "Set") -> str:
     )
 
 
-def _metadata_above(path: Path) -> Path | None:
-    for folder in list(path.absolute().parents)[:_HIGHER]:
+def _metadata_above(path: Path, folders: int = _HIGHER) -> Path | None:
+    for folder in list(path.absolute().parents)[:folders]:
         for name in _METADATA:
             if (folder / name).is_file():
                 return folder / name
