@@ -53,12 +53,17 @@ def test_the_budget_is_kept(engine, monkeypatch, limits, most):
 
 
 def test_scenes_take_turns(engine, processor):
-    """Of two scenes with two tiles in flight between them, neither is more than a few tiles ahead."""
-    order = []
+    """Of two scenes with two tiles in flight between them, neither is more than a few tiles ahead.
+
+    No tile is joined before both have begun, so that none has a start.
+    """
+    begun, order = [], []
     instance = processor(engine)
     join = type(instance).assemble
 
     def assemble(self, parts, params):
+        begun.append(params.nodata)
+        wait_for(lambda: len(begun) == 2, "both scenes have begun")
         every = parts._parts
         parts._parts = (order.append(params.nodata) or part for part in every)
         return join(self, parts, params)
