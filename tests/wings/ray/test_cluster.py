@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 
 import numpy as np
@@ -120,8 +121,9 @@ def test_each_scene_is_done_once_though_a_node_and_the_driver_die(folder, alone,
     status, printed, errors = Command(*arguments).done()
 
     assert (status, "broken.tif: " in errors) == (1, True), errors
-    assert f"{len(before)} of {SCENES + 1} scenes are done already" in errors
-    assert len(printed.splitlines()) == SCENES - len(before)
+    (count,) = map(int, re.findall(rf"(\d+) of {SCENES + 1} scenes are done already", errors))
+    assert len(before) <= count <= SCENES  # workers may do more before they know that their driver is dead
+    assert len(printed.splitlines()) == SCENES - count
     files, done, report = results(bucket)
     assert files == alone
     assert {name: done[name] for name in before} == before
