@@ -119,16 +119,16 @@ def test_blocks_are_held_until_each_request_was_sent(clock):
     """Scenes are woken at each release, which counts once."""
     woken = []
     inputs = SmallInputs(lambda: woken.append(clock[0]))
-    assert inputs.hold_s() <= 0
+    assert inputs.hold_s <= 0
     with inputs.holding_blocks() as release, inputs.holding_blocks() as other:
-        assert inputs.hold_s() == pytest.approx(HOLD_S)
+        assert inputs.hold_s == pytest.approx(HOLD_S)
         clock[0] += HOLD_S / 2
-        assert inputs.hold_s() == pytest.approx(HOLD_S / 2)
+        assert inputs.hold_s == pytest.approx(HOLD_S / 2)
         release()
         release()
-        assert inputs.hold_s() > 0
+        assert inputs.hold_s > 0
         other()
-        assert inputs.hold_s() <= 0
+        assert inputs.hold_s <= 0
     assert len(woken) == 2
 
 
@@ -136,19 +136,19 @@ def test_a_hold_ends_and_the_next_begins_after_a_block(clock):
     """Answers to other blocks do not extend a hold; after it a block is sent and answered before blocks are held."""
     inputs = SmallInputs(lambda: None)
     with inputs.holding_blocks():
-        assert inputs.hold_s() > 0
+        assert inputs.hold_s > 0
         for _ in range(4):
             clock[0] += HOLD_S / 4
             inputs.block_answered()
-        assert inputs.hold_s() > 0
+        assert inputs.hold_s > 0
     with inputs.holding_blocks():
-        assert inputs.hold_s() > 0
+        assert inputs.hold_s > 0
         clock[0] += HOLD_S
-        assert inputs.hold_s() <= 0
+        assert inputs.hold_s <= 0
         clock[0] += HOLD_S / 2
-        assert inputs.hold_s() <= 0
+        assert inputs.hold_s <= 0
         inputs.block_answered()
-        assert inputs.hold_s() == pytest.approx(READ_S - 1.5 * HOLD_S)
+        assert inputs.hold_s == pytest.approx(READ_S - 1.5 * HOLD_S)
 
 
 def test_an_input_that_is_slow_to_read_holds_blocks_only_at_first(clock):
@@ -157,10 +157,10 @@ def test_an_input_that_is_slow_to_read_holds_blocks_only_at_first(clock):
     with inputs.holding_blocks():
         clock[0] += READ_S
         inputs.block_answered()
-        assert inputs.hold_s() <= 0
+        assert inputs.hold_s <= 0
         with inputs.holding_blocks():
-            assert inputs.hold_s() == pytest.approx(HOLD_S)
-        assert inputs.hold_s() <= 0
+            assert inputs.hold_s == pytest.approx(HOLD_S)
+        assert inputs.hold_s <= 0
 
 
 def test_blocks_are_small_for_a_while_after_a_small_input(clock):

@@ -11,7 +11,7 @@ import sys
 def run_script(*arguments, cwd=None, **environment):
     """Run a script, which must end well; what it printed is in ``stdout`` and ``stderr``.
 
-    Its engines have processes of their own, as without this variable, which fixtures set while their engines live.
+    Its engines have processes of their own, whatever a fixture has set in ``VLLM_ENABLE_V1_MULTIPROCESSING``.
     """
     done = subprocess.run(
         [sys.executable, *arguments],

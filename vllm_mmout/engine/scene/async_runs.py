@@ -101,7 +101,7 @@ class AsyncRuns:
         self._woken = False
         self.backlog.look()
         try:
-            hold_s = self.small_inputs.hold_s()
+            hold_s = self.small_inputs.hold_s
             turn = self.schedule.turn(gives_way=self.small_inputs.gives_way, holds=hold_s > 0)
             for run in turn.failed:
                 self.driven[run].cancel_parts()
@@ -116,8 +116,8 @@ class AsyncRuns:
                 self._timer.cancel()
                 self._timer = None
             if self.schedule.running:
-                wait_s = min(hold_s, self.schedule.wait_s) if hold_s > 0 else self.schedule.wait_s
-                self._timer = self._loop.call_later(wait_s, self.turn)
+                wait_s = self.schedule.wait_s
+                self._timer = self._loop.call_later(min(hold_s or wait_s, wait_s), self.turn)
 
 
 class AsyncRun:

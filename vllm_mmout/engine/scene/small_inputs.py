@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,17 +32,18 @@ class SmallInputs:
         self._small_blocks_until = 0.0
         self._unsent: dict[object, float] = {}
         """Time of arrival of each new request whose input is being read, or that was not sent to an engine yet."""
-        self._held_since: float | None = None
-        """Time when scenes stopped sending blocks. It is kept after `HOLD_S`, until an engine has answered a block."""
+        self._held_since = 0.0
+        """Time when the latest hold began: at the arrival of a request, or at an engine's answer after a hold."""
 
     def arrived(self) -> None:
         """Make scenes send smaller blocks for `SMALL_BLOCKS_S` seconds, because a small input has arrived."""
         self._small_blocks_until = time.monotonic() + SMALL_BLOCKS_S
 
     def block_answered(self) -> None:
-        """Allow blocks to be held again, if the latest hold has ended."""
-        if self._held_since is not None and time.monotonic() >= self._held_since + HOLD_S:
-            self._held_since = None
+        """Hold blocks back again if requests are still being read and the latest hold has ended."""
+        now = time.monotonic()
+        if now >= self._held_since + HOLD_S:
+            self._held_since = now
 
     @contextmanager
     def holding_blocks(self) -> Iterator[Callable[[], None]]:
@@ -52,13 +52,13 @@ class SmallInputs:
         The ``with`` statement gives a function. Call it when the request was sent, or turned out to be a scene. Scenes
         send blocks again from then on, and in any case after `HOLD_S` or `READ_S`.
         """
-        request = object()
-        self._unsent[request] = time.monotonic()
+        request, now = object(), time.monotonic()
+        if not self._unsent:
+            self._held_since = now
+        self._unsent[request] = now
 
         def release() -> None:
             if self._unsent.pop(request, None) is not None:
-                if not self._unsent:
-                    self._held_since = None
                 self._wake()
 
         try:
@@ -66,15 +66,11 @@ class SmallInputs:
         finally:
             release()
 
+    @property
     def hold_s(self) -> float:
-        """Return the seconds for which scenes must not send blocks, or 0 if they may send them now. Begin the hold."""
-        now = time.monotonic()
-        until = max(self._unsent.values(), default=-math.inf) + READ_S
-        if until <= now:
-            return 0.0
-        if self._held_since is None:
-            self._held_since = now
-        return max(0.0, min(until, self._held_since + HOLD_S) - now)
+        """Seconds for which scenes must not send blocks, or 0 if they may send them now."""
+        until = min(max(self._unsent.values(), default=0.0) + READ_S, self._held_since + HOLD_S)
+        return max(0.0, until - time.monotonic()) if self._unsent else 0.0
 
     @property
     def gives_way(self) -> bool:
