@@ -2,7 +2,8 @@
 
 ``python -m benchmarks gpu`` measures in bfloat16 with random weights on a CUDA device, in at most ten minutes. Each
 part has a time budget. What does not begin within it is left out, and a row says so. Without a device, the benchmark
-lists what it would measure. ``GPU_TRY=1`` runs everything on the CPU with small networks, to test the code.
+lists what it would measure. ``GPU_SECONDS=300`` makes a shorter run. ``GPU_TRY=1`` runs everything on the CPU with small
+networks, to test the code.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import TypeAlias
 from benchmarks.gpu_kernels import compiled, copies, ways
 from benchmarks.gpu_scene import served, small_requests, stages
 from benchmarks.gpu_settings import SIDE, TRIED, Bench, Clock
-from benchmarks.report import Row
+from benchmarks.report import Row, as_table, setting
 
 PLOTTED = ("ratio",)
-WHOLE_S = 540.0
+WHOLE_S = float(setting("GPU_SECONDS", "540"))
 """Seconds after which no step begins. A step takes at most a minute."""
 Step: TypeAlias = Callable[[Bench, Clock], Iterable[Row]]
 
@@ -46,7 +47,12 @@ def run() -> list[Row]:
         if not (TRIED or torch.cuda.is_available()):
             return [Row(f"not measured, no CUDA device: {part.about}", {}) for part in _parts(bench)]
         whole = Clock(time.monotonic() + WHOLE_S)
-        return [row for part in _parts(bench) for row in _rows(part, bench, whole)]
+        rows = []
+        for part in _parts(bench):
+            found = _rows(part, bench, whole)
+            print(as_table(found), flush=True)  # kept if the run is stopped
+            rows += found
+        return rows
 
 
 def _parts(bench: Bench) -> list[Part]:
@@ -54,13 +60,14 @@ def _parts(bench: Bench) -> list[Part]:
     listed = ", ".join(names)
     return [
         Part(f"a scene of {SIDE} served, and bare networks: {listed}", 180, [partial(_served, name) for name in names]),
-        Part(f"stages of a scene: {listed}", 120, [partial(_stages, name) for name in names]),
+        Part(f"stages of a scene: {bench.first}", 40, [partial(_stages, bench.first)]),
         Part(f"latency of a tile, alone and beside a scene: {bench.first}", 60, [small_requests]),
         Part("classes by reduce and copy beside copied logits", 20, [copies]),
         Part("pictures of tokens decoded in batches", 40, [_tokens]),
-        Part(f"a scene with asynchronous scheduling: {bench.first}", 40, [partial(_served, bench.first, ahead=True)]),
         Part(f"kernels of the encoder, eager and compiled: {bench.first}", 90, [ways]),
         Part(f"forwards compiled by `compile` and eager: {bench.first}", 120, [compiled]),
+        Part(f"stages of a scene: {', '.join(names[1:])}", 90, [partial(_stages, name) for name in names[1:]]),
+        Part(f"a scene with asynchronous scheduling: {bench.first}", 40, [partial(_served, bench.first, ahead=True)]),
     ]
 
 

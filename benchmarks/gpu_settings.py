@@ -16,8 +16,8 @@ DEVICE = "cpu" if TRIED else "cuda"
 DTYPE = "bfloat16"
 SIDE = int(setting("GPU_SIDE", "512" if TRIED else "8192"))
 """Height and width of the scene in pixels."""
-BATCH = 4 if TRIED else 32
-"""Tiles of a forward, bare and served. It is also the largest batch that is compiled."""
+BATCH = 4 if TRIED else 64
+"""Tiles of a forward, bare and served."""
 ROUNDS = 1 if TRIED else 5
 
 

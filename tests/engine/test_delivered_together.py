@@ -11,6 +11,7 @@ pytest.importorskip("vllm", reason="vLLM's engine is what it waits for")
 
 from vllm_mmout import OutputParams
 from vllm_mmout.engine.request.request import Request
+from vllm_mmout.engine.scene.pace import Paces
 from vllm_mmout.engine.scene.scene import Scene
 from vllm_mmout.errors import SaveError
 from vllm_mmout.geo import TileGrid
@@ -30,8 +31,8 @@ def test_a_delivered_file_goes_with_its_sidecar_where_another_fails(tmp_path):
         return output
 
     params = OutputParams(path=str(tmp_path), processor=("first", "second"))
-    view = SimpleNamespace(size=(2, 2), bands=(1,), itemsize=1)
-    binding = SimpleNamespace(choice=SimpleNamespace(pick=lambda processor: processor))
+    view = SimpleNamespace(size=(2, 2), bands=(1,), itemsize=1, raster=SimpleNamespace(dtype=np.dtype(np.uint8)))
+    binding = SimpleNamespace(choice=SimpleNamespace(pick=lambda processor: processor), paces=Paces())
     scene = Scene(Request(params, finish=finish), view, TileGrid(2, 2, 2), binding)
     output = RasterOutput(np.zeros((1, 2, 2), "uint8"), class_names=["a"])
     with pytest.raises(SaveError, match="no room"):

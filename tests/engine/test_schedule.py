@@ -162,21 +162,21 @@ def test_parts_are_sent_until_two_steps_of_them_are_in_flight():
 
 
 def test_a_block_is_cut_to_the_size_that_the_engine_takes():
-    """The first blocks have one and two tiles, and the rest waits until an answer makes room."""
-    schedule, (run,) = scheduled(Work([block(0, 8)]))
+    """The first blocks have one and four tiles, and the rest waits until an answer makes room."""
+    schedule, (run,) = scheduled(Work([block(0, 16)]))
     assert sizes(schedule.turn()) == [[0], [1]]
-    for number, expected in ((0, [[2, 3]]), (1, [[4, 5]])):
+    for number, expected in ((0, [[2, 3, 4, 5]]), (1, [[6, 7, 8, 9]])):
         schedule.answered(run, block(number, 1), nbytes=10)
         assert sizes(schedule.turn()) == expected
-    schedule.answered(run, block(2, 2), nbytes=20)
-    assert sizes(schedule.turn()) == [[6, 7]]
+    schedule.answered(run, block(2, 4), nbytes=40)
+    assert sizes(schedule.turn()) == [[10, 11, 12, 13, 14, 15]]
 
 
 def test_a_run_does_not_take_the_block_size_of_another():
-    """The tiles and results of another scene may be many times larger, so it begins with one tile."""
+    """The tiles and results of a scene of another kind may be many times larger, so it begins with one tile."""
     first, second = Work([block(0, 64)]), Work()
     schedule, _ = scheduled(first, second)
-    for count in (1, 2, 4, 8):
+    for count in (1, 4):
         first.pace.add(count, 0.0, count)
     assert sizes(schedule.turn()) == [[*range(16)], [*range(16, 32)]]
     second.ready = [block(0, 4)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tifffile
 
 from vllm_mmout import OutputParams
 from vllm_mmout.models.inputs.shared_memory import SharedMemory
@@ -37,3 +38,22 @@ def test_a_scene_is_read_there_and_leaves_nothing_there(llm, mp_llm, monkeypatch
     assert len(sent) > 3
     assert all(sent)
     assert memory.free_bytes == memory.nbytes
+
+
+def test_tiles_travel_as_the_file_stores_them(llm, mp_llm, monkeypatch, tmp_path):
+    """On a GPU the bands of a pixel stay side by side until the worker has the tiles. The result is the same."""
+    pixels = np.random.default_rng(8).integers(0, 3000, (200, 260, 6)).astype(np.uint16)
+    tifffile.imwrite(path := tmp_path / "scene.tif", pixels, tile=(64, 64), photometric="minisblack", planarconfig=1)
+    params = OutputParams(processor="segmentation", tile=64, overlap=8)
+    expected = llm.generate(str(path), params, use_tqdm=False)[0].outputs.array
+    binding = mp_llm.llm_engine.output_processor.binding
+    mp_llm.generate(str(path), params, use_tqdm=False)  # the worker maps the memory
+    monkeypatch.setitem(vars(binding), "bands_last", True)
+    strides = []
+    offset_of = SharedMemory.offset_of
+    monkeypatch.setattr(
+        SharedMemory, "offset_of", lambda self, tensor: strides.append(tensor.stride()[1]) or offset_of(self, tensor)
+    )
+    assert np.array_equal(mp_llm.generate(str(path), params, use_tqdm=False)[0].outputs.array, expected)
+    assert set(strides) == {1}
+    assert binding.memory.free_bytes == binding.memory.nbytes

@@ -78,7 +78,7 @@ def test_a_block_is_packed_without_a_wait(processor, bands):
     pooler = ReducingPooler(PlainPooler(), {processor.name: processor})
     params = wire.marked(SimpleNamespace(extra_kwargs=None), wire.mark(OutputParams()))
     pixels = torch.empty((TILES, 6, 32, 32), dtype=torch.int16, device=DEVICE)
-    marker = torch.empty((0, TILES), dtype=torch.bool, device=DEVICE)
+    marker = torch.empty((0, TILES, 0), dtype=torch.bool, device=DEVICE)
     with torch.inference_mode(), WaitingCopies() as copies:
         hidden = adapter(None, torch.zeros(1), tensors=[[pixels, marker]])
         (buffer,) = pooler(hidden, SimpleNamespace(pooling_params=[params]))
@@ -104,6 +104,6 @@ def test_pixels_are_pinned_as_they_arrive(monkeypatch):
     request = SimpleNamespace(mm_features=[SimpleNamespace(data=item)])
     pixels, marker = core.preprocess_add_request(request)
     assert (pixels == 1).all()
-    assert marker.shape == (0, 2)
+    assert marker.shape == (0, 2, 0)
     monkeypatch.setattr(torch.Tensor, "pin_memory", Mock(side_effect=RuntimeError))
     assert core.preprocess_add_request(request)[0] is pixels

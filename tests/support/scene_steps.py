@@ -117,4 +117,4 @@ def before_window(number, action, name=""):
 
 def read_nothing_ahead(patch):
     """A window's pixels come from its file when they are asked for, not before."""
-    patch.setattr(sequence, "_AHEAD", 0)
+    patch.setattr(sequence, "READ_AHEAD_BYTES", 0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from vllm_mmout.engine.model_class import check_inputs_of_generating, choose, config_of, model_inputs
+from vllm_mmout.engine.scene.pace import Paces
 from vllm_mmout.engine.settings import OPTIONS_KEY, EngineSettings
 from vllm_mmout.engine.trace import Trace, Traced
 from vllm_mmout.errors import OptionError, RegistrationError
@@ -93,6 +94,11 @@ class Binding(EngineBinding):
     """File to which the times of each request are written, or None if the engine is not traced."""
     memory: SharedMemory | None = None
     """Memory for tiles, shared with workers on this machine, or None if tiles are sent one by one or as bytes."""
+    bands_last: bool = False
+    """Whether tiles of files that store the bands of a pixel side by side are sent so. A GPU sorts them faster than the
+    threads that read. On a CPU the engine has less time for that than these threads."""
+    paces: Paces = field(default_factory=Paces)
+    """Time and output size per tile of earlier scenes."""
 
     generates: ClassVar[bool] = False
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
@@ -129,6 +135,8 @@ class Binding(EngineBinding):
 
     def started(self, engine: Any) -> Self:
         """Return a copy of this binding with the engine count, shared memory and prompt renderer of ``engine``."""
+        from vllm.platforms import current_platform
+
         processors = dict(self.processors)
         for name, processor in self.processors.items():
             if isinstance(processor, OwnInputsProcessor):
@@ -138,7 +146,14 @@ class Binding(EngineBinding):
         first = getattr(client, "client_index", 0) % engines
         takes_blocks = self.inputs is not None and self.inputs.takes_blocks
         memory = SharedMemory.of_engines(engines, self.settings.max_tile_bytes) if takes_blocks else None
-        return replace(self, processors=processors, engines=engines, first_engine=first, memory=memory)
+        return replace(
+            self,
+            processors=processors,
+            engines=engines,
+            first_engine=first,
+            memory=memory,
+            bands_last=not current_platform.is_cpu(),
+        )
 
     def traced(self, request_id: str, tile: int | None = None, tiles: int = 1) -> Traced | None:
         """Return an object that records a request's times in the trace file, or None if tracing is off.

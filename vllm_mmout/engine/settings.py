@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from vllm_mmout.errors import OptionError
+from vllm_mmout.geo.raster.files import THREADS
 
 OPTIONS_KEY = "mmout"
 """Key of this package's settings in vLLM's ``additional_config``."""
@@ -32,7 +33,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_scenes: largest number of scenes that are cut into tiles at once. Further scenes wait, single inputs do not.
         max_tiles: largest number of tiles of all scenes between reading and joining, by default twice the engine's
             ``max_num_seqs``, at least 512.
-        max_tile_bytes: largest size of the inputs of these tiles, in bytes.
+        max_tile_bytes: largest size of the inputs of these tiles, in bytes, by default 16 MiB for each core, at least
+            64 MiB and at most 192 MiB.
         step_timeout_s: longest time in seconds that a step of the model may take before the engine ends and ``/health``
             fails, by default vLLM's ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` (300). Engines in the user's own process and
             engines that generate tokens have no such limit.
@@ -51,7 +53,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_in_flight_bytes: Positive = 256 << 20
     max_scenes: Positive = 4
     max_tiles: Positive | None = None
-    max_tile_bytes: Positive = 64 << 20
+    max_tile_bytes: Positive = max(64, 16 * THREADS) << 20
     step_timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     compile: Compile = "off"
     trust_operators: tuple[str, ...] = ()

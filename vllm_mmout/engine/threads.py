@@ -78,18 +78,17 @@ def background_thread(work: Callable[[], None], name: str) -> threading.Thread:
 
 
 def giving_way(work: Callable[[], None]) -> Callable[[], None]:
-    """Wrap ``work`` so that its thread has low CPU priority if the engine computes on the CPU.
+    """Wrap ``work`` so that its thread has low CPU priority.
 
-    An engine's worker is bound to some CPU cores, and this process is bound to none. If this process has more work than
-    the other cores can take, the system would otherwise share the worker's cores equally between both. The threads that
-    ``work`` starts inherit the priority. With an engine on a GPU nothing changes.
+    An engine that computes on the CPU has its own cores, and this process may use them too. An engine on a GPU needs a
+    core to start the GPU's kernels in time. If this process has more work than the other cores can take, the system
+    would otherwise share the engine's cores equally between both. The threads that ``work`` starts inherit the
+    priority.
     """
 
     @wraps(work)
     def run() -> None:
-        from vllm.platforms import current_platform
-
-        if sys.platform == "linux" and current_platform.is_cpu():  # other systems have only a priority of the process
+        if sys.platform == "linux":  # other systems have only a priority of the process
             thread = threading.get_native_id()
             nice = os.getpriority(os.PRIO_PROCESS, thread)
             os.setpriority(os.PRIO_PROCESS, thread, min(nice + _NICE, _LOWEST))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,24 @@ from vllm_mmout.outputs.stored import StoredRaster
 
 if TYPE_CHECKING:
     from vllm_mmout.outputs import RasterOutput
+
+_GROUPED = 8
+"""Largest number of neighbouring blocks of the GeoTIFF whose pixels are collected in one array. With larger arrays,
+there are fewer copies. Each copy makes Python's threads wait for each other."""
+
+
+@dataclass(eq=False, slots=True)
+class _Unfinished:
+    """GeoTIFF block that has not got all its pixels."""
+
+    col: int
+    """First column of the block in the raster."""
+    missing: int
+    """Number of pixels that have not arrived."""
+    group: NDArray[Any]
+    """Pixels [bands, height, width] of this block and of its neighbours that were begun with it."""
+    group_col: int
+    """First column of ``group`` in the raster."""
 
 
 class Canvas:
@@ -32,9 +51,8 @@ class Canvas:
         self._fill = _checked_nodata(self._dtype, like.nodata)
         self._masked = False
         self._taken = False
-        self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
-        """Maps each unfinished GeoTIFF block, as (row, column), to its pixels and the number of pixels that have not
-        arrived."""
+        self._unfinished: dict[tuple[int, int], _Unfinished] = {}
+        """Maps (row, column) of each GeoTIFF block that was begun and is not complete to its pixels so far."""
         height, width = size
         classes = are_classes(like.dtype, like.class_names, like.palette)
         self._blocks = GeoTiffBlocks(
@@ -56,16 +74,28 @@ class Canvas:
         """
         pixels = pixels.view(np.uint8) if pixels.dtype == np.bool_ else pixels
         self._check_nodata(pixels, hidden)
-        for block, there, here in self._overlapped_blocks(row, col, *pixels.shape[1:]):
-            self._paint(block, there, pixels[:, *here], None if hidden is None else hidden[here])
+        self._put(row, col, pixels, hidden)
+
+    def _put(self, row: int, col: int, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
+        side = self._blocks.block
+        height, width = pixels.shape[1:]
+        for block_row, there_rows, here_rows in _overlapped(row, height, side):
+            for blocks in self._neighbours(block_row, col, width):
+                first, last = max(col, blocks[0].col), min(col + width, blocks[-1].col + side)
+                here = slice(here_rows.start, here_rows.stop), slice(first - col, last - col)
+                target = blocks[0].group[:, there_rows, first - blocks[0].group_col : last - blocks[0].group_col]
+                target[...] = pixels[:, *here]
+                if hidden is not None:
+                    np.copyto(target, self._fill_value(), where=hidden[here])
+                for block in blocks:
+                    covered = min(last, block.col + side) - max(first, block.col)
+                    self._count(block_row, block, covered * target.shape[1])
 
     def leave_out(self, row: int, col: int, height: int, width: int) -> None:
         """Write nodata to a rectangle that lacks valid pixels."""
         self._masked = True
         nothing = np.full((self._like.count, 1, 1), self._fill_value())
-        for block, there, here in self._overlapped_blocks(row, col, height, width):
-            shape = (self._like.count, here[0].stop - here[0].start, here[1].stop - here[1].start)
-            self._paint(block, there, np.broadcast_to(nothing, shape), None)
+        self._put(row, col, np.broadcast_to(nothing, (self._like.count, height, width)), None)
 
     def finish(self, georeference: Georeference | None, metadata: Mapping[str, str]) -> StoredRaster:
         """Finish the file and return it as a raster. All its pixels must have been written."""
@@ -78,38 +108,50 @@ class Canvas:
         self._unfinished.clear()
         self._blocks.discard()
 
-    def _overlapped_blocks(
-        self, row: int, col: int, height: int, width: int
-    ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], tuple[slice, slice]]]:
-        """Yield the blocks of the GeoTIFF that a rectangle of pixels overlaps.
+    def _neighbours(self, row: int, col: int, width: int) -> Iterator[list[_Unfinished]]:
+        """Yield the blocks of the GeoTIFF that a range of columns overlaps, in lists of blocks that share an array.
 
-        Each item is ((row, column), slices within the block, slices within the rectangle).
+        ``row`` is the index of their row of blocks. The range begins at the column ``col``.
         """
-        for block_row, there_rows, here_rows in _blocks_along(row, height, self._blocks.block):
-            for block_col, there_cols, here_cols in _blocks_along(col, width, self._blocks.block):
-                yield (block_row, block_col), (there_rows, there_cols), (here_rows, here_cols)
+        shared: list[_Unfinished] = []
+        for number, _, _ in _overlapped(col, width, self._blocks.block):
+            block = self._unfinished.get((row, number)) or self._begin(row, number, col, width)
+            if shared and shared[0].group is not block.group:
+                yield shared
+                shared = []
+            shared.append(block)
+        yield shared
 
-    def _paint(
-        self, block: tuple[int, int], there: tuple[slice, slice], pixels: NDArray[Any], hidden: NDArray[np.bool_] | None
-    ) -> None:
-        side = self._blocks.block
-        rows, cols = (min(side, length - side * place) for length, place in zip(self._size, block, strict=True))
-        if hidden is None and pixels.shape[1:] == (rows, cols):
-            self._blocks.write(*block, pixels)
-            return
-        waiting, missing = self._unfinished.pop(block, None) or (
-            np.empty((self._like.count, rows, cols), self._dtype),
-            rows * cols,
-        )
-        target = waiting[:, *there]
-        target[...] = pixels
-        if hidden is not None:
-            np.copyto(target, self._fill_value(), where=hidden)
-        missing -= pixels.shape[1] * pixels.shape[2]
-        if missing:
-            self._unfinished[block] = waiting, missing
-        else:
-            self._blocks.write(*block, waiting)
+    def _begin(self, row: int, number: int, col: int, width: int) -> _Unfinished:
+        """Allocate the block in a row of blocks, and following blocks all of whose columns are in the same range.
+
+        The range begins at the column ``col``.
+        """
+        side, (height, full_width) = self._blocks.block, self._size
+        covered_until = full_width if col + width == full_width else (col + width) // side * side
+        start, end = number * side, min((number + 1) * side, full_width)
+        while (
+            col <= start
+            and end < covered_until
+            and end - start < _GROUPED * side
+            and (row, end // side) not in self._unfinished
+        ):
+            end = min(end + side, full_width)
+        rows = min(side, height - row * side)
+        group = np.empty((self._like.count, rows, end - start), self._dtype)
+        for first in range(start, end, side):
+            missing = rows * min(side, full_width - first)
+            self._unfinished[row, first // side] = _Unfinished(first, missing, group, start)
+        return self._unfinished[row, number]
+
+    def _count(self, row: int, block: _Unfinished, pixels: int) -> None:
+        """Record that pixels of a block have arrived. If it is complete, write it."""
+        block.missing -= pixels
+        if not block.missing:
+            side = self._blocks.block
+            start = block.col - block.group_col
+            del self._unfinished[row, block.col // side]
+            self._blocks.write(row, block.col // side, block.group[:, :, start : start + side])
 
     def _check_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
         """Raise DecodeError if a valid pixel equals the nodata value that is written where the mask ``hidden`` is True.
@@ -141,7 +183,7 @@ class Canvas:
         return self._fill
 
 
-def _blocks_along(start: int, length: int, side: int) -> Iterator[tuple[int, slice, slice]]:
+def _overlapped(start: int, length: int, side: int) -> Iterator[tuple[int, slice, slice]]:
     """Yield the blocks along one axis that overlap a range of pixels. Each block has ``side`` pixels.
 
     The range has ``length`` pixels, from the index ``start`` on. Each item is (index of the block, slice within the

@@ -53,7 +53,7 @@ def test_sequences_that_are_read_at_once_share_what_may_wait(tmp_path: Path, mon
     monkeypatch.setattr(sequence, "THREADS", 2)
     monkeypatch.setattr(sequence, "_TASKS_AHEAD", 8)
     monkeypatch.setattr(sequence, "_BATCH", 1)
-    monkeypatch.setattr(sequence, "_AHEAD", 4 * ARRAY[:, :16, :32].nbytes)
+    monkeypatch.setattr(sequence, "READ_AHEAD_BYTES", 4 * ARRAY[:, :16, :32].nbytes)
     windows = [Window(row, col, 16, 32) for row in range(0, 96, 16) for col in range(0, 128, 32)]
     with open_raster(path) as other, open_raster(path) as opened, closing(other.windows(windows)) as beside:
         next(beside)

@@ -29,7 +29,7 @@ def test_a_thread_that_is_about_to_stop_is_not_counted_on(tmp_path, monkeypatch)
 
     monkeypatch.setattr(sequence._Reader, "_take_task", stops_slowly)
     monkeypatch.setattr(sequence, "THREADS", 2)
-    monkeypatch.setattr(sequence, "_AHEAD", 0)  # no window is decoded before it is asked for
+    monkeypatch.setattr(sequence, "READ_AHEAD_BYTES", 0)  # no window is decoded before it is asked for
     windows = [Window(row, 0, 32, 256) for row in range(0, 1024, 32)]
     read = []
 

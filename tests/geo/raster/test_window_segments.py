@@ -87,7 +87,7 @@ def test_a_sequence_of_overlapping_windows_decodes_each_segment_once(
 @pytest.mark.heavy
 def test_a_segment_is_dropped_after_the_last_window_that_touches_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a striped scene of four times the rows, window by window, takes no more memory."""
-    monkeypatch.setattr(sequence, "_AHEAD", 0)  # how far threads decode ahead depends on their pace
+    monkeypatch.setattr(sequence, "READ_AHEAD_BYTES", 0)  # how far threads decode ahead depends on their pace
 
     def peak(height: int) -> int:
         data = geotiff(np.ones((2, height, 2000), "uint16"), compress="deflate", interleave="pixel", blockysize=4)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError
 from vllm_mmout.geo import TileGrid
+from vllm_mmout.geo.raster.files import READ_AHEAD_BYTES
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.models.inputs.raster_view import PlanesMapper, RasterView
     from vllm_mmout.params import OutputParams
 
-_OPEN_BYTES = 48 << 20
+_OPEN_BYTES = max(48 << 20, READ_AHEAD_BYTES)
 """Memory in bytes for tiles that are not completely read yet. It limits how many columns of tiles are read together.
 
 The tiles may need more memory if the segments of the file are large.

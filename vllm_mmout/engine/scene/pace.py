@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 BLOCK_S = 0.05
@@ -10,16 +12,20 @@ OUTPUT_BYTES = 64 << 20
 """Largest size in bytes of the output that an engine returns for one block of tiles. It limits the tiles per block."""
 BLOCK_DIVISOR = 4
 """Divisor that makes blocks of tiles smaller while requests for small inputs arrive, so that they wait less."""
-_MEMORY = 0.7
+_GROWTH = 4
+"""Largest number of tiles in a block, as a multiple of the largest block so far."""
+_MEMORY = 0.5
 """Decay factor of the moving averages. Each new measurement multiplies the weight of all earlier measurements by it."""
+_MOST_KEPT = 64
+"""Number of kinds of scenes whose measurements are kept."""
 
 
 @dataclass(slots=True)
 class Pace:
     """Measured time and output size per tile of a scene. They decide how many tiles an engine gets at once.
 
-    Each scene starts with a block of one tile, since its tiles and results may differ in size from other scenes. A
-    block has at most twice as many tiles as the largest block so far.
+    The first scene of a kind starts with a block of one tile, since the size of its results is unknown. Later blocks
+    are at most `_GROWTH` times as large as the largest block so far.
     """
 
     _largest: int = 0
@@ -33,7 +39,7 @@ class Pace:
 
         ``gives_way`` is True while such requests, for inputs that are not cut into tiles, arrive.
         """
-        most = max(1, 2 * self._largest)
+        most = max(1, _GROWTH * self._largest)
         if self._tiles:
             most = min(most, int(BLOCK_S * self._tiles / max(self._seconds, 1e-9)))
             most = min(most, int(OUTPUT_BYTES * self._tiles / max(self._bytes, 1.0)))
@@ -45,3 +51,22 @@ class Pace:
         self._bytes = _MEMORY * self._bytes + nbytes
         self._tiles = _MEMORY * self._tiles + tiles
         self._largest = max(self._largest, tiles)
+
+
+class Paces:
+    """Measurements of the scenes of an engine. Scenes with equal options, tiles and dtypes share them.
+
+    So only the first such scene starts with small blocks, which take a GPU nearly as long as large ones.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, Pace] = {}
+        self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
+
+    def of(self, kind: Hashable) -> Pace:
+        """Return the measurements of scenes of a kind. Only the kinds that were used last are kept."""
+        with self._lock:
+            self._kept[kind] = pace = self._kept.pop(kind, None) or Pace()
+            if len(self._kept) > _MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return pace

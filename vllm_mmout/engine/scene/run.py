@@ -41,12 +41,18 @@ class Run(FanOut):
         part_params: OutputParams,
         total: int = 0,
         nbytes: int = 1,
+        *,
+        pace: Pace | None = None,
     ) -> None:
-        """Set up the request without starting it. ``part_params`` are the options of each of its engine requests."""
+        """Set up the request without starting it.
+
+        ``part_params`` are the options of each of its engine requests. ``pace`` has the measurements of earlier
+        requests of this kind, if there were any.
+        """
         super().__init__(processor_names, total, nbytes)
         self.request = request
         self.part_params = part_params
-        self.pace = Pace()
+        self.pace = pace or Pace()
         """Measured time and output size per tile, which determine how many tiles the next block of tiles gets."""
         self.limit_s = 0.0
         """Longest time in seconds that a processor's ``assemble`` may work on one tile."""

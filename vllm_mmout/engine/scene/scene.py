@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.request.request import Request
+    from vllm_mmout.geo.raster.window_blocks import Empty
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.models.inputs.raster_view import RasterView, TilePixels
     from vllm_mmout.outputs.input_picture import InputPicture
@@ -66,14 +67,16 @@ class Scene(Run):
 
         """
         height, width = grid.fed
+        part_params = request.params.of_part(
+            window=None, bbox=None, bbox_crs=None, aoi=None, aoi_crs=None, path=None, partial_images=0
+        )
         super().__init__(
             request,
             binding.choice.pick(request.params.processor),
-            request.params.of_part(
-                window=None, bbox=None, bbox_crs=None, aoi=None, aoi_crs=None, path=None, partial_images=0
-            ),
+            part_params,
             total=len(grid),
             nbytes=height * width * len(view.bands) * view.itemsize,
+            pace=binding.paces.of((part_params, grid.fed, view.raster.dtype)),
         )
         self.view = view
         self.grid = grid
@@ -151,9 +154,8 @@ class Scene(Run):
     def parts(self) -> Generator[PartInput, None, None]:
         """Read and yield blocks of tiles, ordered so that each strip or tile of the file is decoded at most twice."""
         count, sent, unread = self.block_size, False, len(self.grid)
-        memory = self.binding.memory
-        empty = np.empty if memory is None else memory.empty
         with self._opened() as view:
+            empty = self._allocator(view)
             for group in self.grid.groups(columns_at_once(self.grid, view)):
                 windows = [self.grid.window(index) for index in group]
                 with closing(view.tiles(windows, size=self.grid.fed, count=count, empty=empty)) as blocks:
@@ -171,6 +173,14 @@ class Scene(Run):
                         tiles = zip(indices, windows[start : start + count], masks, strict=True)
                         parts = [Part(index, window, None, valid) for index, window, valid in tiles]
                         yield from self._inputs_of(view, pixels, parts, places)
+
+    def _allocator(self, view: RasterView) -> Empty:
+        """Return the function that allocates arrays for tiles: in shared memory, and in the layout of the file."""
+        memory = self.binding.memory
+        if memory is None:
+            return np.empty
+        bands_last = self.binding.bands_last and view.raster.interleaved and view.mapper.num_frames in (None, 1)
+        return memory.empty_bands_last if bands_last else memory.empty
 
     def _inputs_of(
         self, view: RasterView, pixels: NDArray[Any], parts: Sequence[Part], places: Sequence[int]

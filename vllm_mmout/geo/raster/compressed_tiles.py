@@ -7,10 +7,11 @@ offsets are filled in. The file equals the one that GDAL's COG driver makes of a
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from io import BytesIO
@@ -33,11 +34,21 @@ from vllm_mmout.geo.raster.geotiff import (
     source_xml,
     stored_dtype,
 )
+from vllm_mmout.geo.raster.pyramid_level import PyramidLevel
 
+_THREADS = max(2, (os.cpu_count() or 1) // 4)
+"""Number of threads that compress tiles of a raster. Its input takes about four times as long to decode, so that more
+threads would only compete with the threads that decode."""
+_BATCH = 4
+"""Number of tiles that a thread compresses before it looks for further work."""
+_JOBS = max(2, THREADS // 2)
+"""Largest number of batches of tiles that wait to be compressed."""
 _AROUND = 4
 """Number of bytes that GDAL adds before each tile of a COG (the tile's size) and after it (a copy of the tile's last
 bytes)."""
 
+_ENTRY_BYTES = 4
+"""Number of bytes that an entry of a TIFF directory has room for. It refers to longer values by their offset."""
 _NEAREST = {"RESAMPLING": "NEAREST"}
 """GDAL metadata item of each overview band. It states that the band was made by nearest-neighbour resampling, and makes
 GDAL 3.12 write OVERVIEW_RESAMPLING=NEAREST into the file, as GDAL's COG driver does."""
@@ -70,27 +81,37 @@ class CompressedTiles:
         self._side, self._effort = int(options["BLOCKSIZE"]), int(options["LEVEL"])
         sizes = [shape[1:], *overview_sizes(shape[1:])]
         below = [shape[1:], *sizes[:-1]]
-        self._levels = [_PyramidLevel(size, self._side, source) for size, source in zip(sizes, below, strict=True)]
+        self._levels = [PyramidLevel(size, self._side, source) for size, source in zip(sizes, below, strict=True)]
         self._counts = np.zeros((shape[0], 2 ** (8 * self._dtype.itemsize)), np.int64)
         self._lock = threading.RLock()  # garbage collection may call `discard` in a thread that holds it
         file = BytesIO() if folder is None else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - `discard` closes it
         self._file = cast("BinaryIO", file)
         self._end = 0
+        self._batch: list[tuple[tuple[int, int], NDArray[Any]]] = []
+        """Tiles that no thread compresses yet, each as its place and its pixels."""
         self._jobs: deque[Future[None]] = deque()
-        self._pool = ThreadPoolExecutor(THREADS, "mmout-compress") if self._levels[1:] else None
+        self._pool = ThreadPoolExecutor(_THREADS, "mmout-compress") if self._levels[1:] else None
 
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
         """Add a block of pixels [bands, height, width] whose upper left pixel is at ``row`` and ``col`` of the raster.
 
-        An error of a thread is raised by a later call.
+        The pixels must not change afterwards, since threads may still read them. An error of a thread is raised by a
+        later call.
         """
         place = row // self._side, col // self._side
         if self._pool is None:
-            self._add_tile(0, place, pixels.astype(self._dtype, copy=False))
+            self._add_tile(0, place, pixels)
             return
-        while len(self._jobs) >= 2 * THREADS:
+        self._batch.append((place, pixels))
+        if len(self._batch) == _BATCH:
+            self._submit(self._pool)
+
+    def _submit(self, pool: ThreadPoolExecutor) -> None:
+        """Have a thread compress the tiles that were collected since the last call."""
+        while len(self._jobs) >= _JOBS:
             self._jobs.popleft().result()
-        self._jobs.append(self._pool.submit(self._add_tile, 0, place, pixels.astype(self._dtype)))
+        batch, self._batch = self._batch, []
+        self._jobs.append(pool.submit(self._add_tiles, batch))
 
     def save(self, target: str | BinaryIO, metadata: RasterMetadata) -> None:
         """Write the finished GeoTIFF to a path or to an open file."""
@@ -99,9 +120,11 @@ class CompressedTiles:
                 self.save(file, metadata)
             return
         source_xml(None, self.shape, self._dtype, metadata)  # raises if the metadata does not fit
+        if self._pool is not None:
+            self._submit(self._pool)
         while self._jobs:
             self._jobs.popleft().result()
-        target.write(self._with_tile_places(self._header(metadata)))
+        target.write(self._completed(*self._header(metadata)))
         for level in reversed(self._levels):
             for start, size in zip(level.starts.ravel().tolist(), level.sizes.ravel().tolist(), strict=True):
                 self._file.seek(start)
@@ -114,6 +137,10 @@ class CompressedTiles:
         with self._lock, suppress(OSError):  # of a full disk, which was raised before
             self._file.close()
 
+    def _add_tiles(self, batch: Iterable[tuple[tuple[int, int], NDArray[Any]]]) -> None:
+        for place, pixels in batch:
+            self._add_tile(0, place, pixels)
+
     def _add_tile(self, number: int, place: tuple[int, int], pixels: NDArray[Any]) -> None:
         """Compress and store a tile, and all overview tiles that it completes.
 
@@ -123,10 +150,12 @@ class CompressedTiles:
             pixels: pixels of the tile [bands, height, width].
 
         """
+        pixels = np.ascontiguousarray(pixels, self._dtype)
         if number == 0:
-            counts = np.stack([histogram(plane) for plane in pixels])
+            histograms = [histogram(plane) for plane in pixels]
             with self._lock:
-                self._counts += counts
+                for band, found in enumerate(histograms):
+                    self._counts[band] += found
         data = self._compressed(pixels)
         record = len(data).to_bytes(_AROUND, "little") + data + data[-_AROUND:]
         level = self._levels[number]
@@ -145,19 +174,27 @@ class CompressedTiles:
     def _compressed(self, pixels: NDArray[Any]) -> bytes:
         """Pad a tile to its full size, and compress it with deflate and TIFF's horizontal differences."""
         bands, height, width = pixels.shape
-        tile = np.zeros((self._side, self._side, bands), self._dtype)
-        tile[:height, :width] = pixels.transpose(1, 2, 0)
-        differences = tile.copy()
-        differences[:, 1:] -= tile[:, :-1]
-        stored: Any = differences
+        tile = pixels.reshape(height, width, 1) if bands == 1 else pixels.transpose(1, 2, 0)
+        if (height, width) != (self._side, self._side):
+            padded = np.zeros((self._side, self._side, bands), self._dtype)
+            padded[:height, :width] = tile
+            tile = padded
+        stored: Any = imagecodecs.delta_encode(np.ascontiguousarray(tile), axis=-2)
         return bytes(imagecodecs.deflate_encode(stored, level=self._effort))
 
-    def _header(self, metadata: RasterMetadata) -> BytesIO:
-        """Return the header of the final GeoTIFF: a file without pixels that GDAL writes with ``metadata``."""
+    def _header(self, metadata: RasterMetadata) -> tuple[BytesIO, bytes | None]:
+        """Return the header of the final GeoTIFF: a file without pixels that GDAL writes with ``metadata``.
+
+        GDAL looks at all pixels for nodata, and takes six times as long if nodata is not 0. So if it fits in the
+        header's entry for nodata, the header has the nodata 0, and the final value is returned in addition.
+        """
         from rasterio.io import MemoryFile
         from rasterio.shutil import copy
 
         statistics = histogram_statistics(self._counts, self._dtype, metadata.get("nodata"))
+        final_nodata = _short_nodata(metadata.get("nodata"))
+        if final_nodata is not None:
+            metadata = {**metadata, "nodata": 0}
         sizes = [level.size for level in self._levels]
         options = {**cog_options(self.shape, self._given, metadata), "SPARSE_OK": "YES"}
         with MemoryFile() as memory, ExitStack() as stack:
@@ -173,10 +210,13 @@ class CompressedTiles:
             file = BytesIO(memory.getbuffer())
         restore_names(file, metadata)
         file.seek(0)
-        return file
+        return file, final_nodata
 
-    def _with_tile_places(self, header_file: BytesIO) -> bytes:
-        """Return the header with the offsets of all tiles. The tiles follow the header, smallest overview first."""
+    def _completed(self, header_file: BytesIO, final_nodata: bytes | None) -> bytes:
+        """Return the header with the offsets of all tiles, and with another nodata value if there is one.
+
+        The tiles follow the header, smallest overview first.
+        """
         header = bytearray(header_file.getbuffer())
         with TiffFile(header_file) as tiff:
             pages: list[Any] = list(tiff.pages)
@@ -192,64 +232,15 @@ class CompressedTiles:
                 tag = page.tags[name]
                 stored = values.astype({4: "<u4", 16: "<u8"}[tag.dtype]).tobytes()
                 header[tag.valueoffset : tag.valueoffset + len(stored)] = stored
+            if final_nodata is not None:
+                tag = page.tags["GDAL_NODATA"]
+                places = tag.offset + 4, tag.valueoffset  # of the number of characters, and of the characters
+                for at, stored in zip(places, (bytes([len(final_nodata)]), final_nodata), strict=True):
+                    header[at : at + len(stored)] = stored
         return bytes(header)
 
 
-class _PyramidLevel:
-    """Full image or overview of a GeoTIFF. It holds unfinished tiles, and the file offsets of finished tiles."""
-
-    def __init__(self, size: tuple[int, int], tile_side: int, finer_size: tuple[int, int]) -> None:
-        """Create a level of an image pyramid. ``finer_size`` (height, width) is the size of the next finer level."""
-        self.size = size
-        self._side = tile_side
-        self.starts = np.zeros([-(-length // tile_side) for length in size], np.int64)
-        self.sizes = np.zeros_like(self.starts)
-        self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
-        """Maps (row, column) of each unfinished tile to its pixels so far and its number of missing pixels."""
-        self._nearest = [_nearest(*lengths) for lengths in zip(size, finer_size, strict=True)]
-        """Row indices and column indices of the pixels that this overview takes from the next finer level of the image
-        pyramid."""
-
-    def tiles_to_fill(
-        self, finer_tile: tuple[int, int], pixels: NDArray[Any]
-    ) -> Iterator[tuple[tuple[int, int], tuple[slice, slice], NDArray[Any]]]:
-        """Yield the tiles of this overview that need pixels of ``finer_tile``, a tile of the next finer pyramid level.
-
-        Each item is the position of the tile, the slices of the tile to fill, and the pixels for them.
-        """
-        rows, cols = (list(self._along(*axis)) for axis in zip(self._nearest, finer_tile, strict=True))
-        for row, there_rows, from_rows in rows:
-            for col, there_cols, from_cols in cols:
-                yield (row, col), (there_rows, there_cols), pixels[:, from_rows][:, :, from_cols]
-
-    def paint(self, tile: tuple[int, int], slices: tuple[slice, slice], pixels: NDArray[Any]) -> NDArray[Any] | None:
-        """Write pixels into ``slices`` of a tile. Return all pixels of the tile if it is now complete, else None."""
-        if tile not in self._unfinished:
-            shape = [min(self._side, length - at * self._side) for length, at in zip(self.size, tile, strict=True)]
-            self._unfinished[tile] = np.empty((len(pixels), *shape), pixels.dtype), shape[0] * shape[1]
-        whole, missing = self._unfinished.pop(tile)
-        whole[:, *slices] = pixels
-        missing -= pixels[0].size
-        if not missing:
-            return whole
-        self._unfinished[tile] = whole, missing
-        return None
-
-    def _along(self, nearest: NDArray[np.intp], finer_tile: int) -> Iterator[tuple[int, slice, NDArray[np.intp]]]:
-        """Yield, along one axis, the tiles of this overview that copy pixels from one tile of the next finer level.
-
-        ``finer_tile`` is the index of the finer tile. Each item is the index of the tile, the slice to fill in it, and
-        the index in the finer tile of each pixel to copy.
-        """
-        first, last = np.searchsorted(nearest, (finer_tile * self._side, (finer_tile + 1) * self._side)).tolist()
-        while first < last:
-            tile = first // self._side
-            end = min(last, (tile + 1) * self._side)
-            there = slice(first - tile * self._side, end - tile * self._side)
-            yield tile, there, nearest[first:end] - finer_tile * self._side
-            first = end
-
-
-def _nearest(length: int, source_length: int) -> NDArray[np.intp]:
-    """Return the index of the source pixel that GDAL copies to each of ``length`` overview pixels along an axis."""
-    return (0.5 + np.arange(length) * (source_length / length)).astype(np.intp)
+def _short_nodata(nodata: float | None) -> bytes | None:
+    """Return a nodata value as GeoTIFF stores it. Return None if it is 0 or longer than a TIFF entry has room for."""
+    stored = b"" if nodata is None else f"{nodata:.17g}\0".encode()
+    return stored if 0 < len(stored) <= _ENTRY_BYTES and nodata else None

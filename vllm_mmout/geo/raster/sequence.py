@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vllm_mmout.errors import MMOutError
-from vllm_mmout.geo.raster.files import THREADS
+from vllm_mmout.geo.raster.files import READ_AHEAD_BYTES, THREADS
 from vllm_mmout.geo.raster.raster import Window
 from vllm_mmout.geo.raster.read_ahead import ReadAhead
 from vllm_mmout.geo.raster.scratch import Scratch
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 _BATCH = 2**19
 """Number of decoded bytes per task of a decoding thread."""
-_TASKS_AHEAD, _AHEAD = 4, 2**23 * THREADS
-"""Limits for decoding strips or tiles before the caller requests their windows: tasks per thread, and decoded bytes.
-All images that are read at the same time share the limit in bytes."""
+_TASKS_AHEAD = 4
+"""Number of tasks per thread that may be decoded before the caller requests their windows, see `READ_AHEAD_BYTES`."""
 
 
 def read_windows(
@@ -183,7 +182,7 @@ class _Reader:
         if self._pool is None or len(self._decoded_ahead) >= _TASKS_AHEAD * THREADS:
             return False
         waiting = sum(len(begun.places) for begun in self._decoded_ahead) + len(task.places)
-        return waiting * self._segments.bytes <= _AHEAD // max(1, len(_READERS))
+        return waiting * self._segments.bytes <= READ_AHEAD_BYTES // max(1, len(_READERS))
 
     def _work(self) -> None:
         """Decode until no task is left, or until the limit for decoding ahead of the caller is reached."""
@@ -239,7 +238,10 @@ class _Reader:
             with self._lock:
                 for _, block in runs:
                     block.pending -= 1
-                self._changed.notify_all()
+                if not runs or not all(
+                    block.pending for _, block in runs
+                ):  # waking a thread in vain would delay the others
+                    self._changed.notify_all()
 
     def _pixels(self, task: _Task, runs: _RunsAndBlocks, scratch: Scratch) -> NDArray[Any] | None:
         """Read and decode the strips or tiles of a task to pixels [rows, columns, bands]. Return None if reading fails.
@@ -282,7 +284,7 @@ class _Reader:
 
 
 _READERS: set[_Reader] = set()
-"""All readers that are open in this process. They share the limit of bytes that are decoded ahead, `_AHEAD`."""
+"""All readers that are open in this process. They share the limit `READ_AHEAD_BYTES`."""
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:

@@ -175,13 +175,7 @@ class Block:
                 self.array[run.first_window - self._first + at, bands, rows_there, left - start : right - start] = part
             if whole < after:
                 start = own.col + whole * run.col_step - area.col
-                part = pixels[rows_here, start : start + own.width].transpose(2, 0, 1)
-                parts = as_strided(
-                    part,
-                    (after - whole, *part.shape),
-                    (run.col_step * pixels.strides[1], *part.strides),
-                    writeable=False,
-                )
+                parts = _evenly_spaced(pixels[rows_here], start, own.width, run.col_step, after - whole)
                 slots = slice(run.first_window - self._first + whole, run.first_window - self._first + after)
                 self.array[slots, bands, rows_there, : own.width] = parts
 
@@ -258,3 +252,16 @@ class Blocks:
             ends.append(end)
             total -= nbytes
         return ends
+
+
+def _evenly_spaced(pixels: NDArray[Any], start: int, width: int, step: int, count: int) -> NDArray[Any]:
+    """Return a view [count, bands, rows, width] of ``count`` parts of pixels [rows, columns, bands].
+
+    The first part begins at the column ``start``, and each of the others ``step`` columns after the one before.
+    """
+    rows, _, bands = pixels.shape
+    if step == width:  # a reshape takes less time
+        parts = pixels[:, start : start + count * width].reshape(rows, count, width, bands)
+        return parts.transpose(1, 3, 0, 2)
+    part = pixels[:, start : start + width].transpose(2, 0, 1)
+    return as_strided(part, (count, *part.shape), (step * pixels.strides[1], *part.strides), writeable=False)

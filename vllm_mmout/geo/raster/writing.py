@@ -59,8 +59,8 @@ class GeoTiffBlocks:
     def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
         """Write the pixels [bands, height, width] of a block. ``row`` and ``col`` count blocks, not pixels, from 0.
 
-        A block that does not fit or was written before raises SaveError. So
-        does a full disk, after which all blocks are discarded.
+        The pixels must not change afterwards, since threads may still read them. A block that does not fit or was
+        written before raises SaveError. So does a full disk, after which all blocks are discarded.
         """
         self._check(row, col, pixels)
         watch = FILES.get()

@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 
 from vllm_mmout.models.inputs.input_forms import native
-from vllm_mmout.models.inputs.shared_memory import Address, SharedMemory, map_memory, tensor_at
+from vllm_mmout.models.inputs.shared_memory import Address, SharedMemory, map_memory, mapped_memory, tensor_at
 from vllm_mmout.registry.input_registry import IMAGE
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ FIELD: Final = "tensors"
 _ABSENT = np.empty(0, np.bool_)
 """Empty array that is sent in place of an argument of ``forward`` that a request leaves out. It cannot be mistaken for
 a real input, because real inputs are never empty."""
+_LARGEST_PRODUCT: Final = 2**60
+"""Largest product of the numbers in the shape of an empty tensor. Its strides must be 64-bit integers."""
 
 
 def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1) -> MultiModalInput:
@@ -45,22 +47,36 @@ def as_block_input(
 ) -> MultiModalInput:
     """Convert the tensors of ``tiles`` tiles to vLLM's input format. Axis 0 of the tensors is the tiles.
 
-    Tensors in ``memory`` are not sent if the worker of the engine with the index ``engine`` has mapped it. The worker
-    then finds them by their offset. The list of tensors ends with numbers: the number of tiles, and if there is a
-    memory, the engine, the memory's address, and the offset of each tensor or 0. Each number is the length of a tensor
-    [0, number], because a shape can be read without waiting for a GPU.
+    Tensors in ``memory`` are not sent if the worker of the engine with the index ``engine`` has mapped it. The list of
+    tensors has an empty tensor [0, offset, 1 or 2, *shape] in their place. 2 means that the memory has the bands last,
+    and ``shape`` too. The list ends with one or two empty tensors: [0, tiles, token of the memory or 0], and until the
+    memory is mapped [0, engine, process id, file descriptor]. Numbers are sent as lengths of empty tensors, because a
+    shape can be read without waiting for a GPU. Each tensor costs time to send, so there are few.
     """
     values = _values(tensors, keywords)
-    numbers = [tiles]
-    if memory is not None:
-        is_mapped = memory.is_mapped_by(engine)
-        offsets = [(memory.offset_of(value) or 0) if is_mapped else 0 for value in values]
-        values = [
-            value.new_empty((0, *value.shape)) if offset else value
-            for value, offset in zip(values, offsets, strict=True)
-        ]
-        numbers += [engine, *memory.address, *offsets]
-    return raw_input({FIELD: [[*values, *(as_tensor(np.empty((0, number), np.bool_)) for number in numbers)]]})
+    if memory is None:
+        return raw_input({FIELD: [[*values, _empty(tiles, 0)]]})
+    pid, fd, token = memory.address
+    ends = [_empty(tiles, token)]
+    if memory.is_mapped_by(engine):
+        values = [_placeholder(value, memory.offset_of(value)) for value in values]
+    else:
+        ends.append(_empty(engine, pid, fd))
+    return raw_input({FIELD: [[*values, *ends]]})
+
+
+def _empty(*numbers: int) -> torch.Tensor:
+    """Return an empty tensor whose shape holds the numbers."""
+    return as_tensor(np.empty((0, *numbers), np.bool_))
+
+
+def _placeholder(value: torch.Tensor, offset: int | None) -> torch.Tensor:
+    """Return an empty tensor that says where a tensor is in shared memory, or the tensor itself if it is not there."""
+    if offset is None or offset * value.numel() > _LARGEST_PRODUCT:
+        return value
+    if value.is_contiguous():
+        return value.new_empty((0, offset, 1, *value.shape))
+    return value.new_empty((0, offset, 2, *value.movedim(1, -1).shape))
 
 
 def _values(tensors: Mapping[str, Any], keywords: Sequence[str]) -> list[torch.Tensor]:
@@ -68,11 +84,16 @@ def _values(tensors: Mapping[str, Any], keywords: Sequence[str]) -> list[torch.T
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """Convert an array or tensor to a torch tensor. Copy arrays that are read-only, reversed or byte-swapped."""
+    """Convert an array or tensor to a torch tensor. Copy arrays that are read-only, strided or byte-swapped.
+
+    An array [tiles, bands, ...] whose memory has the bands last is not copied.
+    """
     import torch
 
     if isinstance(value, np.ndarray):
-        value = np.require(native(value), requirements=["C", "W"])
+        value = native(value)
+        is_dense = value.ndim > 3 and np.moveaxis(value, 1, -1).flags.c_contiguous
+        value = np.require(value, requirements=["W"] if is_dense else ["C", "W"])
     return torch.as_tensor(value)
 
 
@@ -100,13 +121,17 @@ def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[
         for name, value in zip(keywords, values[: len(keywords)], strict=True)
         if str(value.dtype) != "torch.bool" or value.shape != _ABSENT.shape
     }
-    _, *shared = [value.shape[1] for value in values[len(keywords) :]] or [0]
-    if shared:
-        engine, pid, fd, token, *offsets = shared
-        memory = map_memory(Address(pid, fd, token), engine)
-        for name, offset in zip(keywords, offsets, strict=True):
-            if offset:
-                tensors[name] = tensor_at(memory, offset, tensors[name].shape[1:], tensors[name].dtype)
+    ends = [value.shape[1:] for value in values[len(keywords) :]]
+    if not ends:
+        return tensors
+    (_, token), *addresses = ends
+    for engine, pid, fd in addresses:
+        map_memory(Address(pid, fd, token), engine)
+    for name, value in tensors.items():
+        if not len(value):
+            offset, layout, *shape = value.shape[1:]
+            tensor = tensor_at(mapped_memory(token), offset, shape, value.dtype)
+            tensors[name] = tensor if layout == 1 else tensor.movedim(-1, 1)
     return tensors
 
 

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
+from vllm_mmout.geo.raster.files import READ_AHEAD_BYTES
+
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
@@ -82,14 +84,14 @@ class SharedMemory:
     def of_engines(cls, engines: int, nbytes: int) -> Self | None:
         """Create shared memory for ``engines`` engines, each with up to ``nbytes`` bytes of tiles, or return None.
 
-        The memory has twice the size of these tiles, because tiles that are read in advance also need room. Return None
-        if the header has too few bytes to mark all engines, or if the system provides no memory files. Only Linux has
-        them, and a container may forbid it.
+        The memory has twice the size of these tiles and of what the reading threads decode in advance, since arrays of
+        different sizes leave gaps. Return None if the header has too few bytes to mark all engines, or if the system
+        provides no memory files. Only Linux has them, and a container may forbid it.
         """
         if not hasattr(os, "memfd_create") or engines > _HEADER_BYTES - _TOKEN_BYTES:
             return None
         with suppress(OSError):
-            return cls(2 * engines * nbytes)
+            return cls(2 * (engines * nbytes + READ_AHEAD_BYTES))
         return None
 
     def is_mapped_by(self, engine: int) -> bool:
@@ -111,6 +113,11 @@ class SharedMemory:
         part = self._allocate(prod(shape) * dtype.itemsize)
         return np.empty(shape, dtype) if part is None else part.view(dtype).reshape(shape)
 
+    def empty_bands_last(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an array [tiles, bands, height, width] like `empty`, with the bands of a pixel adjacent in memory."""
+        tiles, bands, height, width = shape
+        return self.empty((tiles, height, width, bands), dtype).transpose(0, 3, 1, 2)
+
     def moved(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copy tensors into this shared memory where possible, and return all tensors by keyword.
 
@@ -126,9 +133,15 @@ class SharedMemory:
         return moved
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the offset in bytes of a tensor in this memory, or None if it is outside or not contiguous."""
+        """Return the offset in bytes of a tensor in this memory. Return None if it is outside or has gaps.
+
+        A tensor without gaps is contiguous, or would be with axis 1, the bands, as its last axis.
+        """
         offset = int(tensor.data_ptr() - self._bytes.ctypes.data) if tensor.is_cpu else -1
-        return offset if _HEADER_BYTES <= offset < self._bytes.nbytes and tensor.is_contiguous() else None
+        if not _HEADER_BYTES <= offset < self._bytes.nbytes:
+            return None
+        has_no_gaps = tensor.is_contiguous() or (tensor.ndim > 1 and tensor.movedim(1, -1).is_contiguous())
+        return offset if has_no_gaps else None
 
     def _allocate(self, nbytes: int) -> NDArray[np.uint8] | None:
         """Return an array of ``nbytes`` bytes in this memory, or None if it is full or not mapped by any worker."""
@@ -177,6 +190,15 @@ def tensor_at(memory: torch.Tensor | None, offset: int, shape: Sequence[int], dt
     return memory[offset:end].view(dtype).view(tuple(shape))
 
 
+_MAPPED: dict[int, torch.Tensor] = {}
+"""Memories of frontends that this process has mapped, by their token."""
+
+
+def mapped_memory(token: int) -> torch.Tensor | None:
+    """Return the memory that `map_memory` has mapped, by the number at its start, or None."""
+    return _MAPPED.get(token)
+
+
 @cache
 def map_memory(address: Address, engine: int) -> torch.Tensor | None:
     """Map the memory of a frontend, and set the flag of the engine with the index ``engine``. Called in a worker.
@@ -201,7 +223,7 @@ def map_memory(address: Address, engine: int) -> torch.Tensor | None:
         return None
     if int.from_bytes(mapped[:_TOKEN_BYTES], "little") != address.token:
         return None
-    memory = torch.frombuffer(mapped, dtype=torch.uint8)
+    _MAPPED[address.token] = memory = torch.frombuffer(mapped, dtype=torch.uint8)
     cuda: Any = torch.cuda
     if cuda.is_initialized():  # without pinning, copies to the GPU are slower but correct
         cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
