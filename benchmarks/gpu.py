@@ -65,9 +65,13 @@ def _parts(bench: Bench) -> list[Part]:
         Part("classes by reduce and copy beside copied logits", 20, [copies]),
         Part("pictures of tokens decoded in batches", 40, [_tokens]),
         Part(f"kernels of the encoder, eager and compiled: {bench.first}", 90, [ways]),
+        Part(
+            f"a scene with asynchronous scheduling: {', '.join(names[:2])}",
+            70,
+            [partial(_served, name, ahead=True) for name in names[:2]],
+        ),
         Part(f"forwards compiled by `compile` and eager: {bench.first}", 120, [compiled]),
         Part(f"stages of a scene: {', '.join(names[1:])}", 90, [partial(_stages, name) for name in names[1:]]),
-        Part(f"a scene with asynchronous scheduling: {bench.first}", 40, [partial(_served, bench.first, ahead=True)]),
     ]
 
 
