@@ -2,8 +2,8 @@
 
 ``python -m benchmarks gpu`` measures in bfloat16 with random weights on a CUDA device, in at most ten minutes. Each
 part has a time budget. What does not begin within it is left out, and a row says so. Without a device, the benchmark
-lists what it would measure. ``GPU_SECONDS=300`` makes a shorter run. ``GPU_TRY=1`` runs everything on the CPU with small
-networks, to test the code.
+lists what it would measure. ``GPU_SECONDS=300`` makes a shorter run. ``GPU_TRY=1`` runs everything on the CPU with
+small networks, to test the code.
 """
 
 from __future__ import annotations

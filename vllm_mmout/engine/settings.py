@@ -33,8 +33,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         max_scenes: largest number of scenes that are cut into tiles at once. Further scenes wait, single inputs do not.
         max_tiles: largest number of tiles of all scenes between reading and joining, by default twice the engine's
             ``max_num_seqs``, at least 512.
-        max_tile_bytes: largest size of the inputs of these tiles, in bytes, by default 16 MiB for each core, at least
-            64 MiB and at most 192 MiB.
+        max_tile_bytes: largest size of the inputs of these tiles, in bytes, by default 16 MiB for each thread that
+            reads a file, at least 64 MiB and at most 256 MiB.
         step_timeout_s: longest time in seconds that a step of the model may take before the engine ends and ``/health``
             fails, by default vLLM's ``VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`` (300). Engines in the user's own process and
             engines that generate tokens have no such limit.
