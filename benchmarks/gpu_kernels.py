@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.compiled import Network, timed
 from benchmarks.compiled import rows as compiled_rows
-from benchmarks.gpu_settings import BATCH, DEVICE, DTYPE, ROUNDS, TRIED, Bench, Clock
+from benchmarks.gpu_settings import BATCH, COMPILED_BATCH, DEVICE, DTYPE, ROUNDS, TRIED, Bench, Clock
 from benchmarks.report import Figure, Row
 
 CLASSES = (2, 19, 150)
@@ -119,4 +119,4 @@ def compiled(bench: Bench, _clock: Clock) -> Iterator[Row]:
     network = Network(
         bench.first, lambda: SegmentingModel({"network": bench.networks[bench.first]}), (BANDS, TILE, TILE)
     )
-    yield from compiled_rows(network, DTYPE, DEVICE, (1, BATCH))
+    yield from compiled_rows(network, DTYPE, DEVICE, (1, COMPILED_BATCH))

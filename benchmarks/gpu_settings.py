@@ -18,6 +18,8 @@ SIDE = int(setting("GPU_SIDE", "512" if TRIED else "8192"))
 """Height and width of the scene in pixels."""
 BATCH = 4 if TRIED else 64
 """Tiles of a forward, bare and served."""
+COMPILED_BATCH = min(BATCH, 32)
+"""The largest batch that `compile` compiles."""
 ROUNDS = 1 if TRIED else 5
 
 

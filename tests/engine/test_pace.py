@@ -43,6 +43,16 @@ def test_blocks_are_smaller_beside_single_requests():
     assert measured([], gives_way=True) == 1
 
 
+def test_a_pause_of_the_engine_is_forgotten():
+    """A block that waited for ten minutes counts as half a second."""
+    assert measured([(16, 0.001, 1), (16, 600.0, 1), *[(1, 0.001, 1)] * 10]) > 8
+
+
+def test_the_largest_result_of_a_tile_counts():
+    """A scene with many boxes may follow one without any."""
+    assert measured([(4, 0.0, 64 << 20), *[(4, 0.0, 4)] * 20]) == 4
+
+
 def test_scenes_of_a_kind_share_what_was_measured():
     """A second scene begins with large blocks. Of many kinds, the ones that were used last are kept."""
     paces = Paces()

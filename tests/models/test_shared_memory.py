@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllm_mmout.models.inputs import engine_input
+from vllm_mmout.models.inputs.engine_input import FIELD, as_block_input, as_tensor_of_tiles, tensors_of, tiles_of
 from vllm_mmout.models.inputs.shared_memory import Address, SharedMemory, map_memory, tensor_at
 
 torch = pytest.importorskip("torch", reason="the tensors are torch's")
@@ -66,6 +68,37 @@ def test_arrays_are_ordinary_if_it_is_full() -> None:
     large = torch.from_numpy(memory.empty((8192,), np.dtype(np.uint8)))
     assert memory.offset_of(first) is not None
     assert memory.offset_of(large) is None
+
+
+def test_tiles_with_the_bands_last_keep_their_layout() -> None:
+    """The bands of a pixel are side by side in this memory, and in the order of the axes if the memory is full."""
+    memory = mapped(SharedMemory(1 << 16))
+    tiles = memory.empty_bands_last((2, 3, 16, 8), np.dtype(np.uint16))
+    assert tiles.shape == (2, 3, 16, 8)
+    assert np.moveaxis(tiles, 1, -1).flags.c_contiguous
+    tensor = as_tensor_of_tiles(tiles[1:])
+    assert memory.offset_of(tensor) == memory.offset_of(as_tensor_of_tiles(tiles)) + tiles[0].nbytes
+    assert memory.empty_bands_last((9, 3, 64, 64), np.dtype(np.uint16)).flags.c_contiguous
+
+
+@pytest.mark.parametrize("bands_last", [False, True])
+def test_a_request_carries_where_tensors_are(*, bands_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors in the memory come back from offset, layout and shape, and others as they are."""
+    pytest.importorskip("vllm", reason="the input has vLLM's format")
+    memory = mapped(SharedMemory(1 << 20))
+    allocate = memory.empty_bands_last if bands_last else memory.empty
+    tiles = allocate((4, 3, 16, 8), np.dtype(np.uint16))
+    tiles[...] = np.arange(tiles.size).reshape(tiles.shape)
+    sent = {"pixels": as_tensor_of_tiles(tiles[1:]), "other": torch.arange(3)}
+    (item,) = as_block_input(sent, ("pixels", "absent", "other"), 3, memory=memory)["mm_kwargs"]["image"]
+    values = item[FIELD].data
+    assert tiles_of(values, ("pixels", "absent", "other")) == 3
+    assert values[0].numel() == 0
+    whole = torch.from_numpy(memory._bytes)
+    monkeypatch.setattr(engine_input, "map_memory", lambda address, engine: whole)
+    found = tensors_of(values, ("pixels", "absent", "other"))
+    assert found.keys() == sent.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in sent.items())
 
 
 def test_tensors_are_copied_into_it() -> None:

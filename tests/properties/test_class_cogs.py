@@ -115,3 +115,26 @@ def test_an_error_of_a_thread_ends_the_writing(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(RuntimeError, match="no codec"):
         by_blocks(np.zeros((1, 1100, 700), bool), {}, 0, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nodata"), [("uint8", 255), ("uint8", 7), ("int8", -1), ("int16", -9), ("uint16", 65535)]
+)
+def test_nodata_of_any_length_is_that_of_gdal(dtype: str, nodata: int, tmp_path: Path) -> None:
+    """The header says the nodata value, whether it is filled in afterwards or written by GDAL. Nothing warns."""
+    array = np.full((1, 700, 600), nodata, dtype)
+    array[:, 100:, 100:] = 3
+    known: dict[str, Any] = {"class_names": ["land"], "nodata": nodata}
+    ours, gdal = by_blocks(array, known, 1, tmp_path), by_gdal(array, known, tmp_path / "gdal.tif")
+    assert ours.read_bytes() == gdal.read_bytes()
+
+
+def test_a_buffer_may_be_used_again(tmp_path: Path) -> None:
+    """Blocks are copied before threads compress them."""
+    blocks = GeoTiffBlocks(tmp_path, bands=1, height=2048, width=2048, dtype="uint8", classes=True)
+    buffer = np.empty((1, 512, 512), np.uint8)
+    for place in range(16):
+        buffer[...] = place
+        blocks.write(place // 4, place % 4, buffer)
+    with rasterio.open(blocks.finish(class_names=["land"])) as file:
+        assert file.read(1)[::512, ::512].ravel().tolist() == [*range(16)]

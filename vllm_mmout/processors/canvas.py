@@ -1,4 +1,4 @@
-"""`Canvas`, which writes a raster to a GeoTIFF while its pixels arrive, and keeps only unfinished blocks in memory."""
+"""`Canvas`, which writes a raster to a GeoTIFF while its pixels arrive, and keeps unfinished blocks in memory."""
 
 from __future__ import annotations
 
@@ -73,6 +73,10 @@ class Canvas:
         The pixels must have the dtype and the number of bands of ``like``.
         """
         pixels = pixels.view(np.uint8) if pixels.dtype == np.bool_ else pixels
+        if pixels.dtype != self._dtype or len(pixels) != self._like.count:
+            raise DecodeError(
+                f"a tile has {len(pixels)} bands of {pixels.dtype}, the raster {self._like.count} of {self._dtype}"
+            )
         self._check_nodata(pixels, hidden)
         self._put(row, col, pixels, hidden)
 
@@ -120,7 +124,8 @@ class Canvas:
                 yield shared
                 shared = []
             shared.append(block)
-        yield shared
+        if shared:
+            yield shared
 
     def _begin(self, row: int, number: int, col: int, width: int) -> _Unfinished:
         """Allocate the block in a row of blocks, and following blocks all of whose columns are in the same range.
@@ -151,7 +156,7 @@ class Canvas:
             side = self._blocks.block
             start = block.col - block.group_col
             del self._unfinished[row, block.col // side]
-            self._blocks.write(row, block.col // side, block.group[:, :, start : start + side])
+            self._blocks.write(row, block.col // side, block.group[:, :, start : start + side], copy=False)
 
     def _check_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
         """Raise DecodeError if a valid pixel equals the nodata value that is written where the mask ``hidden`` is True.

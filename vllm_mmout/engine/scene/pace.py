@@ -14,15 +14,17 @@ BLOCK_DIVISOR = 4
 """Divisor that makes blocks of tiles smaller while requests for small inputs arrive, so that they wait less."""
 _GROWTH = 4
 """Largest number of tiles in a block, as a multiple of the largest block so far."""
-_MEMORY = 0.5
+_MEMORY = 0.7
 """Decay factor of the moving averages. Each new measurement multiplies the weight of all earlier measurements by it."""
+_LONGEST_BLOCKS = 10
+"""Longest time of a block of tiles that counts, as a multiple of `BLOCK_S`."""
 _MOST_KEPT = 64
 """Number of kinds of scenes whose measurements are kept."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Measured time and output size per tile of a scene. They decide how many tiles an engine gets at once.
+    """Measured time and output size per tile of scenes of a kind. They decide how many tiles an engine gets at once.
 
     The first scene of a kind starts with a block of one tile, since the size of its results is unknown. Later blocks
     are at most `_GROWTH` times as large as the largest block so far.
@@ -31,7 +33,8 @@ class Pace:
     _largest: int = 0
     """Largest number of tiles that the engine has processed in one block so far."""
     _seconds: float = 0.0
-    _bytes: float = 0.0
+    _tile_bytes: float = 0.0
+    """Largest size in bytes of the output per tile so far. Tiles may differ in that, for example in their boxes."""
     _tiles: float = 0.0
 
     def block_size(self, *, gives_way: bool = False) -> int:
@@ -42,13 +45,14 @@ class Pace:
         most = max(1, _GROWTH * self._largest)
         if self._tiles:
             most = min(most, int(BLOCK_S * self._tiles / max(self._seconds, 1e-9)))
-            most = min(most, int(OUTPUT_BYTES * self._tiles / max(self._bytes, 1.0)))
+            most = min(most, int(OUTPUT_BYTES / max(self._tile_bytes, 1.0)))
         return max(1, most // BLOCK_DIVISOR if gives_way else most)
 
     def add(self, tiles: int, seconds: float, nbytes: int) -> None:
         """Record that the engine took ``seconds`` for a block of ``tiles`` tiles and returned ``nbytes`` bytes."""
-        self._seconds = _MEMORY * self._seconds + seconds
-        self._bytes = _MEMORY * self._bytes + nbytes
+        # A block may wait long while its engine is paused, and later scenes should not be slow because of that.
+        self._seconds = _MEMORY * self._seconds + min(seconds, _LONGEST_BLOCKS * BLOCK_S)
+        self._tile_bytes = max(self._tile_bytes, nbytes / tiles)
         self._tiles = _MEMORY * self._tiles + tiles
         self._largest = max(self._largest, tiles)
 

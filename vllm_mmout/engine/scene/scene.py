@@ -16,7 +16,7 @@ from vllm_mmout.engine.scene.run import Run
 from vllm_mmout.engine.trace import stage
 from vllm_mmout.errors import DecodeError, InputError, MMOutError, raise_interrupt, type_and_message
 from vllm_mmout.geo import TileGrid, reflected
-from vllm_mmout.models.inputs.engine_input import as_tensor
+from vllm_mmout.models.inputs.engine_input import as_tensor_of_tiles
 from vllm_mmout.outputs.base import Source
 from vllm_mmout.outputs.formats.geotiff import remove_saved
 from vllm_mmout.outputs.partial_images import PartialImages
@@ -76,7 +76,7 @@ class Scene(Run):
             part_params,
             total=len(grid),
             nbytes=height * width * len(view.bands) * view.itemsize,
-            pace=binding.paces.of((part_params, grid.fed, view.raster.dtype)),
+            pace=binding.paces.of((part_params.of_part(location=None, dates=None), grid.fed, view.raster.dtype)),
         )
         self.view = view
         self.grid = grid
@@ -180,6 +180,7 @@ class Scene(Run):
         if memory is None:
             return np.empty
         bands_last = self.binding.bands_last and view.raster.interleaved and view.mapper.num_frames in (None, 1)
+        bands_last = bands_last and view.is_sent_as_stored and memory.is_mapped_by_all(self.binding.engines)
         return memory.empty_bands_last if bands_last else memory.empty
 
     def _inputs_of(
@@ -226,7 +227,7 @@ class Scene(Run):
             done = 0
             for tensors in inputs.tiles(view, pixels):
                 count = len(next(iter(tensors.values())))
-                held = {name: as_tensor(value) for name, value in tensors.items()}
+                held = {name: as_tensor_of_tiles(value) for name, value in tensors.items()}
                 held = held if memory is None else memory.moved(held)
                 yield PartInput(parts[done : done + count], None, held, is_block=True, name_of=self._name_of)
                 done += count

@@ -7,7 +7,6 @@ offsets are filled in. The file equals the one that GDAL's COG driver makes of a
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections import deque
@@ -36,13 +35,13 @@ from vllm_mmout.geo.raster.geotiff import (
 )
 from vllm_mmout.geo.raster.pyramid_level import PyramidLevel
 
-_THREADS = max(2, (os.cpu_count() or 1) // 4)
-"""Number of threads that compress tiles of a raster. Its input takes about four times as long to decode, so that more
+_THREADS = max(2, THREADS // 2)
+"""Number of threads that compress tiles of a raster. Its input takes several times as long to decode, so that more
 threads would only compete with the threads that decode."""
 _BATCH = 4
 """Number of tiles that a thread compresses before it looks for further work."""
-_JOBS = max(2, THREADS // 2)
-"""Largest number of batches of tiles that wait to be compressed."""
+_QUEUED_BYTES = 32 << 20
+"""Size in bytes of the tiles that wait to be compressed. There may be two batches even if they are larger."""
 _AROUND = 4
 """Number of bytes that GDAL adds before each tile of a COG (the tile's size) and after it (a copy of the tile's last
 bytes)."""
@@ -108,7 +107,8 @@ class CompressedTiles:
 
     def _submit(self, pool: ThreadPoolExecutor) -> None:
         """Have a thread compress the tiles that were collected since the last call."""
-        while len(self._jobs) >= _JOBS:
+        batch_bytes = _BATCH * self.shape[0] * self._side**2 * self._dtype.itemsize
+        while len(self._jobs) >= max(2, min(2 * _THREADS, _QUEUED_BYTES // batch_bytes)):
             self._jobs.popleft().result()
         batch, self._batch = self._batch, []
         self._jobs.append(pool.submit(self._add_tiles, batch))
@@ -134,6 +134,7 @@ class CompressedTiles:
         """Delete the temporary file with the tiles. May be called repeatedly."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+        self._batch.clear()
         with self._lock, suppress(OSError):  # of a full disk, which was raised before
             self._file.close()
 
@@ -192,7 +193,7 @@ class CompressedTiles:
         from rasterio.shutil import copy
 
         statistics = histogram_statistics(self._counts, self._dtype, metadata.get("nodata"))
-        final_nodata = _short_nodata(metadata.get("nodata"))
+        final_nodata = _short_nodata(metadata.get("nodata"), self._dtype)
         if final_nodata is not None:
             metadata = {**metadata, "nodata": 0}
         sizes = [level.size for level in self._levels]
@@ -234,13 +235,17 @@ class CompressedTiles:
                 header[tag.valueoffset : tag.valueoffset + len(stored)] = stored
             if final_nodata is not None:
                 tag = page.tags["GDAL_NODATA"]
-                places = tag.offset + 4, tag.valueoffset  # of the number of characters, and of the characters
-                for at, stored in zip(places, (bytes([len(final_nodata)]), final_nodata), strict=True):
-                    header[at : at + len(stored)] = stored
+                header[tag.offset + 4] = len(final_nodata)  # number of characters
+                header[tag.valueoffset : tag.valueoffset + len(final_nodata)] = final_nodata
         return bytes(header)
 
 
-def _short_nodata(nodata: float | None) -> bytes | None:
-    """Return a nodata value as GeoTIFF stores it. Return None if it is 0 or longer than a TIFF entry has room for."""
-    stored = b"" if nodata is None else f"{nodata:.17g}\0".encode()
-    return stored if 0 < len(stored) <= _ENTRY_BYTES and nodata else None
+def _short_nodata(nodata: float | None, dtype: np.dtype[Any]) -> bytes | None:
+    """Return a nodata value as GeoTIFF stores it. Return None if it is 0 or longer than a TIFF entry has room for.
+
+    Return None for int8 too, because tifffile warns of the nodata value 0 there.
+    """
+    if not nodata or dtype == np.int8:
+        return None
+    stored = f"{nodata:.17g}\0".encode()
+    return stored if len(stored) <= _ENTRY_BYTES else None

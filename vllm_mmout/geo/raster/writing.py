@@ -56,13 +56,15 @@ class GeoTiffBlocks:
             self._pixels = _open_store(self._path, self.shape, self._given, classes=self._classes)
         self._forget = weakref.finalize(self, _remove, self._pixels, self._path, os.getpid())
 
-    def write(self, row: int, col: int, pixels: NDArray[Any]) -> None:
+    def write(self, row: int, col: int, pixels: NDArray[Any], *, copy: bool = True) -> None:
         """Write the pixels [bands, height, width] of a block. ``row`` and ``col`` count blocks, not pixels, from 0.
 
-        The pixels must not change afterwards, since threads may still read them. A block that does not fit or was
-        written before raises SaveError. So does a full disk, after which all blocks are discarded.
+        If ``copy`` is False, the pixels must not change afterwards, since threads may still read them. A block that
+        does not fit or was written before raises SaveError. So does a full disk, after which all blocks are discarded.
         """
         self._check(row, col, pixels)
+        if copy and isinstance(self._pixels, CompressedTiles):
+            pixels = pixels.copy()
         watch = FILES.get()
         with self._discarding(), self._writing(), nullcontext() if watch is None else watch.running():
             self._pixels.write(row * self.block, col * self.block, pixels)

@@ -9,7 +9,7 @@ from uuid import uuid4
 import numpy as np
 
 from vllm_mmout.models.inputs.input_forms import native
-from vllm_mmout.models.inputs.shared_memory import Address, SharedMemory, map_memory, mapped_memory, tensor_at
+from vllm_mmout.models.inputs.shared_memory import Address, SharedMemory, map_memory, tensor_at
 from vllm_mmout.registry.input_registry import IMAGE
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ FIELD: Final = "tensors"
 _ABSENT = np.empty(0, np.bool_)
 """Empty array that is sent in place of an argument of ``forward`` that a request leaves out. It cannot be mistaken for
 a real input, because real inputs are never empty."""
+_IN_ORDER, _BANDS_LAST = 1, 2
+"""Layouts of a tensor in shared memory: in the order of its axes, or with axis 1, the bands, as the last axis."""
 _LARGEST_PRODUCT: Final = 2**60
 """Largest product of the numbers in the shape of an empty tensor. Its strides must be 64-bit integers."""
 
@@ -48,21 +50,18 @@ def as_block_input(
     """Convert the tensors of ``tiles`` tiles to vLLM's input format. Axis 0 of the tensors is the tiles.
 
     Tensors in ``memory`` are not sent if the worker of the engine with the index ``engine`` has mapped it. The list of
-    tensors has an empty tensor [0, offset, 1 or 2, *shape] in their place. 2 means that the memory has the bands last,
-    and ``shape`` too. The list ends with one or two empty tensors: [0, tiles, token of the memory or 0], and until the
-    memory is mapped [0, engine, process id, file descriptor]. Numbers are sent as lengths of empty tensors, because a
-    shape can be read without waiting for a GPU. Each tensor costs time to send, so there are few.
+    tensors has an empty tensor [0, offset, layout, *shape] in their place. The list ends with an empty tensor
+    [0, tiles, token of the memory or 0], and if there is a memory, with [0, engine, process id, file descriptor].
+    Numbers are sent as lengths of empty tensors, because a shape can be read without waiting for a GPU. Each tensor
+    costs time to send, so there are few.
     """
     values = _values(tensors, keywords)
     if memory is None:
         return raw_input({FIELD: [[*values, _empty(tiles, 0)]]})
-    pid, fd, token = memory.address
-    ends = [_empty(tiles, token)]
     if memory.is_mapped_by(engine):
         values = [_placeholder(value, memory.offset_of(value)) for value in values]
-    else:
-        ends.append(_empty(engine, pid, fd))
-    return raw_input({FIELD: [[*values, *ends]]})
+    pid, fd, token = memory.address
+    return raw_input({FIELD: [[*values, _empty(tiles, token), _empty(engine, pid, fd)]]})
 
 
 def _empty(*numbers: int) -> torch.Tensor:
@@ -75,8 +74,8 @@ def _placeholder(value: torch.Tensor, offset: int | None) -> torch.Tensor:
     if offset is None or offset * value.numel() > _LARGEST_PRODUCT:
         return value
     if value.is_contiguous():
-        return value.new_empty((0, offset, 1, *value.shape))
-    return value.new_empty((0, offset, 2, *value.movedim(1, -1).shape))
+        return value.new_empty((0, offset, _IN_ORDER, *value.shape))
+    return value.new_empty((0, offset, _BANDS_LAST, *value.movedim(1, -1).shape))
 
 
 def _values(tensors: Mapping[str, Any], keywords: Sequence[str]) -> list[torch.Tensor]:
@@ -84,17 +83,19 @@ def _values(tensors: Mapping[str, Any], keywords: Sequence[str]) -> list[torch.T
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """Convert an array or tensor to a torch tensor. Copy arrays that are read-only, strided or byte-swapped.
-
-    An array [tiles, bands, ...] whose memory has the bands last is not copied.
-    """
+    """Convert an array or tensor to a torch tensor. Copy arrays that are read-only, reversed or byte-swapped."""
     import torch
 
     if isinstance(value, np.ndarray):
-        value = native(value)
-        is_dense = value.ndim > 3 and np.moveaxis(value, 1, -1).flags.c_contiguous
-        value = np.require(value, requirements=["W"] if is_dense else ["C", "W"])
+        value = np.require(native(value), requirements=["C", "W"])
     return torch.as_tensor(value)
+
+
+def as_tensor_of_tiles(value: Any) -> torch.Tensor:
+    """Convert an array or tensor [tiles, bands, ...] to a torch tensor. If its memory has the bands last, keep that."""
+    if isinstance(value, np.ndarray) and value.ndim > 1 and np.moveaxis(value, 1, -1).flags.c_contiguous:
+        return as_tensor(np.moveaxis(value, 1, -1)).movedim(-1, 1)
+    return as_tensor(value)
 
 
 def raw_input(batch: dict[str, Any], tokens: int = 1) -> MultiModalInput:
@@ -121,17 +122,15 @@ def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[
         for name, value in zip(keywords, values[: len(keywords)], strict=True)
         if str(value.dtype) != "torch.bool" or value.shape != _ABSENT.shape
     }
-    ends = [value.shape[1:] for value in values[len(keywords) :]]
-    if not ends:
-        return tensors
-    (_, token), *addresses = ends
-    for engine, pid, fd in addresses:
-        map_memory(Address(pid, fd, token), engine)
-    for name, value in tensors.items():
-        if not len(value):
-            offset, layout, *shape = value.shape[1:]
-            tensor = tensor_at(mapped_memory(token), offset, shape, value.dtype)
-            tensors[name] = tensor if layout == 1 else tensor.movedim(-1, 1)
+    ends = values[len(keywords) :]
+    if len(ends) > 1:
+        (_, token), (engine, pid, fd) = (end.shape[1:] for end in ends)
+        memory = map_memory(Address(pid, fd, token), engine)
+        for name, value in tensors.items():
+            if not len(value):
+                offset, layout, *shape = value.shape[1:]
+                tensor = tensor_at(memory, offset, shape, value.dtype)
+                tensors[name] = tensor if layout == _IN_ORDER else tensor.movedim(-1, 1)
     return tensors
 
 

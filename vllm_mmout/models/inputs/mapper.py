@@ -199,13 +199,18 @@ class RasterMapper:
         """Apply scale and offset to the bands ``layers``. The values in the request take precedence over the files'."""
         return unpacked_layers(layers, params)
 
+    @property
+    def has_own_tensors(self) -> bool:
+        """True if a subclass overrides `tensors`, which must then be called for each tile."""
+        return type(self).tensors is not RasterMapper.tensors
+
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
         """Return the tensors of several tiles, to be passed to ``forward`` as keyword arguments. Axis 0 is the tiles.
 
         ``planes`` are the pixels [tiles, bands * frames, height, width]. Return None if a subclass overrides `tensors`,
         which must then be called for each tile.
         """
-        if type(self).tensors is not RasterMapper.tensors:
+        if self.has_own_tensors:
             return None
         tiles, _, height, width = planes.shape
         frames = () if self.num_frames is None else (self.num_frames,)

@@ -1,7 +1,7 @@
 """Memory that a frontend shares with the engine's workers, so that the pixels of tiles are not sent as bytes.
 
-The frontend decodes tiles straight into a `SharedMemory`, and a request carries only the offset of each tensor in it.
-Bytes would be copied to the engine core, and again to a worker in another process.
+The frontend decodes tiles straight into a `SharedMemory`, and a request carries only the place, layout and shape of
+each tensor in it. Bytes would be copied to the engine core, and again to a worker in another process.
 
 The first requests carry bytes and the address of the memory. A worker that can map the memory sets a flag in it.
 Only then does the frontend use it for this engine's requests. A worker on another machine never sets its flag.
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _NAME = "mmout-tiles"
 _ALIGNMENT = 4096
+_LARGEST_BYTES = 1 << 30
 _TOKEN_BYTES = 5
 _HEADER_BYTES: Final = 4096
 """Size in bytes of the header of the shared memory. The header holds a random number that identifies the memory, and a
@@ -62,7 +63,7 @@ class SharedMemory:
     """
 
     def __init__(self, nbytes: int) -> None:
-        """Reserve ``nbytes`` bytes of address space. The system provides the memory when it is first used."""
+        """Reserve ``nbytes`` bytes of address space. The system provides the memory when it is used or pinned."""
         self.nbytes = nbytes
         size = _HEADER_BYTES + nbytes
         fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -85,18 +86,23 @@ class SharedMemory:
         """Create shared memory for ``engines`` engines, each with up to ``nbytes`` bytes of tiles, or return None.
 
         The memory has twice the size of these tiles and of what the reading threads decode in advance, since arrays of
-        different sizes leave gaps. Return None if the header has too few bytes to mark all engines, or if the system
-        provides no memory files. Only Linux has them, and a container may forbid it.
+        different sizes leave gaps. It has at most 1 GiB, because a worker on a GPU pins all of it. Return None if the
+        header has too few bytes to mark all engines, or if the system provides no memory files. Only Linux has them,
+        and a container may forbid it.
         """
         if not hasattr(os, "memfd_create") or engines > _HEADER_BYTES - _TOKEN_BYTES:
             return None
         with suppress(OSError):
-            return cls(2 * (engines * nbytes + READ_AHEAD_BYTES))
+            return cls(min(2 * (engines * nbytes + READ_AHEAD_BYTES), _LARGEST_BYTES))
         return None
 
     def is_mapped_by(self, engine: int) -> bool:
         """Return whether the worker of an engine has mapped this memory. ``engine`` is the engine's index."""
         return self._map[_TOKEN_BYTES + engine] == 1
+
+    def is_mapped_by_all(self, engines: int) -> bool:
+        """Return whether the workers of all engines with an index below ``engines`` have mapped this memory."""
+        return all(map(self.is_mapped_by, range(engines)))
 
     @property
     def free_bytes(self) -> int:
@@ -115,8 +121,11 @@ class SharedMemory:
 
     def empty_bands_last(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return an array [tiles, bands, height, width] like `empty`, with the bands of a pixel adjacent in memory."""
+        part = self._allocate(prod(shape) * dtype.itemsize)
+        if part is None:  # it will be sent as bytes, which must have the order of the shape
+            return np.empty(shape, dtype)
         tiles, bands, height, width = shape
-        return self.empty((tiles, height, width, bands), dtype).transpose(0, 3, 1, 2)
+        return part.view(dtype).reshape(tiles, height, width, bands).transpose(0, 3, 1, 2)
 
     def moved(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copy tensors into this shared memory where possible, and return all tensors by keyword.
@@ -190,15 +199,6 @@ def tensor_at(memory: torch.Tensor | None, offset: int, shape: Sequence[int], dt
     return memory[offset:end].view(dtype).view(tuple(shape))
 
 
-_MAPPED: dict[int, torch.Tensor] = {}
-"""Memories of frontends that this process has mapped, by their token."""
-
-
-def mapped_memory(token: int) -> torch.Tensor | None:
-    """Return the memory that `map_memory` has mapped, by the number at its start, or None."""
-    return _MAPPED.get(token)
-
-
 @cache
 def map_memory(address: Address, engine: int) -> torch.Tensor | None:
     """Map the memory of a frontend, and set the flag of the engine with the index ``engine``. Called in a worker.
@@ -223,7 +223,7 @@ def map_memory(address: Address, engine: int) -> torch.Tensor | None:
         return None
     if int.from_bytes(mapped[:_TOKEN_BYTES], "little") != address.token:
         return None
-    _MAPPED[address.token] = memory = torch.frombuffer(mapped, dtype=torch.uint8)
+    memory = torch.frombuffer(mapped, dtype=torch.uint8)
     cuda: Any = torch.cuda
     if cuda.is_initialized():  # without pinning, copies to the GPU are slower but correct
         cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
