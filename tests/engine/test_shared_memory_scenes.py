@@ -48,7 +48,7 @@ def test_tiles_travel_as_the_file_stores_them(llm, mp_llm, monkeypatch, tmp_path
     expected = llm.generate(str(path), params, use_tqdm=False)[0].outputs.array
     binding = mp_llm.llm_engine.output_processor.binding
     mp_llm.generate(str(path), params, use_tqdm=False)  # the worker maps the memory
-    monkeypatch.setitem(vars(binding), "bands_last", True)
+    monkeypatch.setattr(binding.memory, "bands_last", True)
     strides = []
     offset_of = SharedMemory.offset_of
     monkeypatch.setattr(

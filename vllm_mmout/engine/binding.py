@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from vllm_mmout.engine.model_class import check_inputs_of_generating, choose, config_of, model_inputs
+from vllm_mmout.engine.model_class import check_inputs_of_generating, choose, config_of, model_inputs, short_name
 from vllm_mmout.engine.scene.pace import Paces
 from vllm_mmout.engine.settings import OPTIONS_KEY, EngineSettings
 from vllm_mmout.engine.trace import Trace, Traced
@@ -94,9 +93,6 @@ class Binding(EngineBinding):
     """File to which the times of each request are written, or None if the engine is not traced."""
     memory: SharedMemory | None = None
     """Memory for tiles, shared with workers on this machine, or None if tiles are sent one by one or as bytes."""
-    bands_last: bool = False
-    """Whether tiles of files that store the bands of a pixel side by side are sent so. A GPU sorts them faster than the
-    threads that read. On a CPU the engine has less time for that than these threads."""
     paces: Paces = field(default_factory=Paces)
     """Time and output size per tile of earlier scenes."""
 
@@ -145,15 +141,10 @@ class Binding(EngineBinding):
         engines = len(getattr(client, "core_engines", "1"))  # the client of an engine in this process lacks the list
         first = getattr(client, "client_index", 0) % engines
         takes_blocks = self.inputs is not None and self.inputs.takes_blocks
-        memory = SharedMemory.of_engines(engines, self.settings.max_tile_bytes) if takes_blocks else None
-        return replace(
-            self,
-            processors=processors,
-            engines=engines,
-            first_engine=first,
-            memory=memory,
-            bands_last=not current_platform.is_cpu(),
-        )
+        on_gpu = not current_platform.is_cpu()
+        nbytes = self.settings.max_tile_bytes
+        memory = SharedMemory.of_engines(engines, nbytes, bands_last=on_gpu) if takes_blocks else None
+        return replace(self, processors=processors, engines=engines, first_engine=first, memory=memory)
 
     def traced(self, request_id: str, tile: int | None = None, tiles: int = 1) -> Traced | None:
         """Return an object that records a request's times in the trace file, or None if tracing is off.
@@ -220,7 +211,7 @@ def make_binding(vllm_config: VllmConfig, *, in_process: bool = False) -> Engine
     if choice is None:
         return None
     served = model_config.served_model_name
-    name = _short_name(served if isinstance(served, str) else model_config.model)
+    name = short_name(served if isinstance(served, str) else model_config.model)
     kind = _binding_class(choice, model_config.model, generates=model_config.runner_type == "generate")
     _check_trace(choice, config_of(model_config), name, kind)
     return kind.make(vllm_config, choice, config_of(model_config), name, in_process=in_process)
@@ -284,11 +275,6 @@ def _binding_class(choice: Choice, model: str, *, generates: bool) -> type[Engin
             " different ways; name one of them"
         )
     return next(iter(kinds))
-
-
-def _short_name(model: str) -> str:
-    """Return the last part of the path if ``model`` is a folder. Return a hub id unchanged."""
-    return Path(model).name if Path(model).is_dir() else model
 
 
 def log_binding(binding: EngineBinding) -> None:

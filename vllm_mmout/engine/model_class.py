@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vllm_mmout.engine.settings import EngineSettings
@@ -159,3 +160,8 @@ def create_output_processor(
 
         return TextOutputProcessor
     return choice.create(config_of(model_config), choice.default)[choice.default]
+
+
+def short_name(model: str) -> str:
+    """Return the last part of the path if ``model`` is a folder. Return a hub id unchanged."""
+    return Path(model).name if Path(model).is_dir() else model

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from vllm_mmout.errors import OptionError
-from vllm_mmout.geo.raster.files import THREADS
+from vllm_mmout.geo import READ_AHEAD_BYTES
 
 OPTIONS_KEY = "mmout"
 """Key of this package's settings in vLLM's ``additional_config``."""
@@ -53,7 +53,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_in_flight_bytes: Positive = 256 << 20
     max_scenes: Positive = 4
     max_tiles: Positive | None = None
-    max_tile_bytes: Positive = max(64, 16 * THREADS) << 20
+    max_tile_bytes: Positive = max(64 << 20, 2 * READ_AHEAD_BYTES)
     step_timeout_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     compile: Compile = "off"
     trust_operators: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         date_of_raster,
         days_of_times,
     )
-    from vllm_mmout.geo.raster.files import FileWithNeighbours, Neighbours, SharedFile
+    from vllm_mmout.geo.raster.files import READ_AHEAD_BYTES, FileWithNeighbours, Neighbours, SharedFile
     from vllm_mmout.geo.raster.formats import (
         RASTER_SUFFIXES,
         band_key,
@@ -103,24 +103,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOUD_CODES", "DATES", "DESCRIBED_BY", "FINER", "NIR_BANDS", "OTHER_SENSOR", "PICTURE_ERRORS", "PIXEL_TRANSFORM",
-    "RASTER_SUFFIXES", "RETRIES", "Affine", "Area", "AreaFeature", "Blend", "BucketPath", "Cell", "CloudCodes",
-    "CloudLayer", "Connections", "Contribution", "FetchOptions", "FileAddress", "FileWithNeighbours", "GeoTag",
-    "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer", "MapGrid", "Neighbours", "OpenArray",
-    "OpenRaster", "OpenStack", "OpenUnpacked", "OpenWithoutClouds", "Packing", "PlacedArea", "PlacedRaster", "Plan",
-    "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid", "Unpacking", "WarpedRaster",
-    "Window", "address_fault", "are_classes", "area_json", "area_km2", "area_of", "area_text", "as_pixels_have_it",
-    "as_seen", "as_window", "atomic_file", "atomic_folder", "averaged", "axis_weights", "band_key", "band_of_file",
-    "block_limit", "can_hold", "certificate_fault", "check_bucket", "check_netcdf", "checked_xml", "cloud_codes_of",
-    "date_of_file_item", "date_of_items", "date_of_name", "date_of_raster", "days_of_times", "declared_size",
-    "download", "epsg_code", "errors_of", "file_stem", "first_of", "folders_in", "format_nodata", "gdal_files",
-    "ground_steps", "identity_in_bucket", "in_bucket", "is_address", "is_folder", "is_gdal_name", "is_tiff", "is_zarr",
-    "key_fault", "may_be_invalid", "meanings", "nearest_pixels", "object_store", "observed", "open_in_bucket",
-    "open_raster", "open_remote", "picture_colours", "picture_raster", "pixel_area", "pixel_areas", "place_of",
-    "placed_area", "possible_sensors", "printable_name", "proj_crs", "proxy_of", "rasterio_crs", "rasters_in",
-    "rasters_of", "read_directories", "read_raster", "redirect_fault", "reflected", "remove_in_bucket", "same_file",
-    "same_system", "says_nothing", "scenes_below", "sensor_of", "sentinel2_doubt", "status_phrase", "timeout_phrase",
-    "trace_polygons", "trailing_band", "understood", "warped", "window_around", "window_of_box", "without_secrets",
-    "write_geotiff", "write_geotiff_here", "write_netcdf",
+    "RASTER_SUFFIXES", "READ_AHEAD_BYTES", "RETRIES", "Affine", "Area", "AreaFeature", "Blend", "BucketPath", "Cell",
+    "CloudCodes", "CloudLayer", "Connections", "Contribution", "FetchOptions", "FileAddress", "FileWithNeighbours",
+    "GeoTag", "GeoTiffBlocks", "Georeference", "GroundControlPoint", "Lattice", "Layer", "MapGrid", "Neighbours",
+    "OpenArray", "OpenRaster", "OpenStack", "OpenUnpacked", "OpenWithoutClouds", "Packing", "PlacedArea",
+    "PlacedRaster", "Plan", "Polygons", "Raster", "RasterMetadata", "ResolvedAddress", "SharedFile", "TileGrid",
+    "Unpacking", "WarpedRaster", "Window", "address_fault", "are_classes", "area_json", "area_km2", "area_of",
+    "area_text", "as_pixels_have_it", "as_seen", "as_window", "atomic_file", "atomic_folder", "averaged",
+    "axis_weights", "band_key", "band_of_file", "block_limit", "can_hold", "certificate_fault", "check_bucket",
+    "check_netcdf", "checked_xml", "cloud_codes_of", "date_of_file_item", "date_of_items", "date_of_name",
+    "date_of_raster", "days_of_times", "declared_size", "download", "epsg_code", "errors_of", "file_stem", "first_of",
+    "folders_in", "format_nodata", "gdal_files", "ground_steps", "identity_in_bucket", "in_bucket", "is_address",
+    "is_folder", "is_gdal_name", "is_tiff", "is_zarr", "key_fault", "may_be_invalid", "meanings", "nearest_pixels",
+    "object_store", "observed", "open_in_bucket", "open_raster", "open_remote", "picture_colours", "picture_raster",
+    "pixel_area", "pixel_areas", "place_of", "placed_area", "possible_sensors", "printable_name", "proj_crs",
+    "proxy_of", "rasterio_crs", "rasters_in", "rasters_of", "read_directories", "read_raster", "redirect_fault",
+    "reflected", "remove_in_bucket", "same_file", "same_system", "says_nothing", "scenes_below", "sensor_of",
+    "sentinel2_doubt", "status_phrase", "timeout_phrase", "trace_polygons", "trailing_band", "understood", "warped",
+    "window_around", "window_of_box", "without_secrets", "write_geotiff", "write_geotiff_here", "write_netcdf",
 ]  # fmt: skip
 
 _HOMES = {
@@ -135,7 +135,7 @@ _HOMES = {
     "vllm_mmout.geo.raster.bounding_box": "window_of_box",
     "vllm_mmout.geo.raster.crs.text": "proj_crs rasterio_crs same_system",
     "vllm_mmout.geo.raster.dates": "date_of_file_item date_of_items date_of_name date_of_raster days_of_times",
-    "vllm_mmout.geo.raster.files": "FileWithNeighbours Neighbours SharedFile",
+    "vllm_mmout.geo.raster.files": "FileWithNeighbours Neighbours READ_AHEAD_BYTES SharedFile",
     "vllm_mmout.geo.raster.formats": (
         "RASTER_SUFFIXES band_key band_of_file file_stem folders_in in_bucket is_address is_gdal_name is_tiff is_zarr "
         "printable_name rasters_in rasters_of without_secrets"

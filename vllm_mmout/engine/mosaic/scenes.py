@@ -148,14 +148,15 @@ def opened_scene(binding: Binding, data: Any, name: str, params: OutputParams) -
 def _days(data: Any, view: RasterView) -> tuple[date | None, tuple[date, ...], date | None]:
     """Return a scene's newest acquisition day, all its acquisition days, and the newest day in TIFFTAG_DATETIME."""
     files = view.raster.members_of(view.bands)
-    days = [date_of_items(file.metadata) or date_of_name(PurePath(file.name).name) for file in files]
+    of_files = [date_of_items(file.metadata) or date_of_name(PurePath(file.name).name) for file in files]
     folder = as_folder(data)
-    known = [day for day in days if day is not None]
+    known = [day for day in of_files if day is not None]
     if not known and folder is not None and (of_folder := date_of_name(folder.resolve().name)) is not None:
         known = [of_folder]
     written = [day for file in files if (day := date_of_file_item(file.metadata)) is not None]
     stated = [day for file in files for day in days_of_times(file.metadata.get(DATES, ""))]
-    return max(known or stated, default=None), tuple(sorted({*(stated or known)})), max(written, default=None)
+    days = stated or known
+    return max(days, default=None), tuple(sorted({*days})), max(written, default=None)
 
 
 def _scales(view: RasterView) -> frozenset[tuple[float, float]]:

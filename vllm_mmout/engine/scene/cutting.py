@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vllm_mmout.errors import InputError, MMOutError, OptionError
-from vllm_mmout.geo import TileGrid
-from vllm_mmout.geo.raster.files import READ_AHEAD_BYTES
+from vllm_mmout.geo import READ_AHEAD_BYTES, TileGrid
 
 if TYPE_CHECKING:
     from vllm_mmout.engine.binding import Binding

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from vllm_mmout.engine.binding import Binding
     from vllm_mmout.engine.request.request import Request
-    from vllm_mmout.geo.raster.window_blocks import Empty
     from vllm_mmout.models.inputs.model_inputs import ModelInputs
     from vllm_mmout.models.inputs.raster_view import RasterView, TilePixels
     from vllm_mmout.outputs.input_picture import InputPicture
@@ -174,14 +173,16 @@ class Scene(Run):
                         parts = [Part(index, window, None, valid) for index, window, valid in tiles]
                         yield from self._inputs_of(view, pixels, parts, places)
 
-    def _allocator(self, view: RasterView) -> Empty:
+    def _allocator(self, view: RasterView) -> Callable[..., NDArray[Any]]:
         """Return the function that allocates arrays for tiles: in shared memory, and in the layout of the file."""
         memory = self.binding.memory
         if memory is None:
             return np.empty
-        bands_last = self.binding.bands_last and view.raster.interleaved and view.mapper.num_frames in (None, 1)
-        bands_last = bands_last and view.is_sent_as_stored and memory.is_mapped_by_all(self.binding.engines)
-        return memory.empty_bands_last if bands_last else memory.empty
+        mapper = self._inputs.rasters
+        keeps_layout = mapper is not None and mapper.keeps_layout(view) and view.raster.interleaved
+        if keeps_layout and memory.bands_last and memory.is_mapped_by_all(self.binding.engines):
+            return memory.empty_bands_last
+        return memory.empty
 
     def _inputs_of(
         self, view: RasterView, pixels: NDArray[Any], parts: Sequence[Part], places: Sequence[int]

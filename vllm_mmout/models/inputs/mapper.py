@@ -15,7 +15,7 @@ from vllm_mmout.models.inputs.mapped_input import MappedInput
 from vllm_mmout.models.inputs.open_input import opened_planes
 from vllm_mmout.models.inputs.raster_view import DTYPES, RasterView
 from vllm_mmout.models.inputs.tensor_spec import TensorSpec
-from vllm_mmout.models.inputs.unpacking import unpacked_layers
+from vllm_mmout.models.inputs.unpacking import has_numbers, unpacked_layers
 from vllm_mmout.outputs.base import Source
 
 if TYPE_CHECKING:
@@ -203,6 +203,14 @@ class RasterMapper:
     def has_own_tensors(self) -> bool:
         """True if a subclass overrides `tensors`, which must then be called for each tile."""
         return type(self).tensors is not RasterMapper.tensors
+
+    def keeps_layout(self, view: RasterView) -> bool:
+        """Return whether `block_tensors` gives tiles of the raster with its values, its dtype and the layout of planes.
+
+        The layout is lost if the request scales the pixels, or if the model takes several dates.
+        """
+        as_stored = view.raster.dtype.name in DTYPES and not has_numbers(view.params)
+        return as_stored and not self.has_own_tensors and self.num_frames in {None, 1}
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
         """Return the tensors of several tiles, to be passed to ``forward`` as keyword arguments. Axis 0 is the tiles.

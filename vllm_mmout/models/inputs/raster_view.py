@@ -51,10 +51,6 @@ class PlanesMapper(Protocol):
         """Number of dates that the model takes, or None if its tensor lacks an axis of dates."""
 
     @property
-    def has_own_tensors(self) -> bool:
-        """True if a subclass converts pixels to tensors itself, tile by tile."""
-
-    @property
     def one_for_all(self) -> bool:
         """True if the only band of an input may serve as every band of the model. A grey picture then serves as RGB."""
 
@@ -177,11 +173,6 @@ class RasterView:
     def itemsize(self) -> int:
         """Bytes of one pixel value in the dtype that is sent to the model."""
         return self.raster.dtype.itemsize if self.raster.dtype.name in DTYPES and not self._scales else 4
-
-    @property
-    def is_sent_as_stored(self) -> bool:
-        """True if blocks of tiles are sent to the model with the values and the dtype of the raster."""
-        return self.raster.dtype.name in DTYPES and not self._scales and not self.mapper.has_own_tensors
 
     def read(self) -> Pixels:
         """Read all pixels of the part of the raster that the request selects by ``window``, ``bbox`` or ``aoi``."""

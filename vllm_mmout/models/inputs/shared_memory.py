@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 
-from vllm_mmout.geo.raster.files import READ_AHEAD_BYTES
+from vllm_mmout.geo import READ_AHEAD_BYTES
 
 if TYPE_CHECKING:
     import torch
@@ -62,9 +62,10 @@ class SharedMemory:
     A part of the memory is used as long as an array that `empty` returned, or a view of it, exists.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, *, bands_last: bool = False) -> None:
         """Reserve ``nbytes`` bytes of address space. The system provides the memory when it is used or pinned."""
         self.nbytes = nbytes
+        self.bands_last = bands_last
         size = _HEADER_BYTES + nbytes
         fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, fd)
@@ -82,8 +83,11 @@ class SharedMemory:
         self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
 
     @classmethod
-    def of_engines(cls, engines: int, nbytes: int) -> Self | None:
+    def of_engines(cls, engines: int, nbytes: int, *, bands_last: bool = False) -> Self | None:
         """Create shared memory for ``engines`` engines, each with up to ``nbytes`` bytes of tiles, or return None.
+
+        If ``bands_last`` is True, tiles of files that store the bands of a pixel side by side are sent so. A GPU sorts
+        them faster than the threads that read. On a CPU the engine has less time for that than these threads.
 
         The memory has twice the size of these tiles and of what the reading threads decode in advance, since arrays of
         different sizes leave gaps. It has at most 1 GiB, because a worker on a GPU pins all of it. Return None if the
@@ -93,7 +97,7 @@ class SharedMemory:
         if not hasattr(os, "memfd_create") or engines > _HEADER_BYTES - _TOKEN_BYTES:
             return None
         with suppress(OSError):
-            return cls(min(2 * (engines * nbytes + READ_AHEAD_BYTES), _LARGEST_BYTES))
+            return cls(min(2 * (engines * nbytes + READ_AHEAD_BYTES), _LARGEST_BYTES), bands_last=bands_last)
         return None
 
     def is_mapped_by(self, engine: int) -> bool:
