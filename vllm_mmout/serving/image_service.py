@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["image_edit", "image_generation"]
 """Prefix of the names of streamed events: "image_edit" in "image_edit.completed", for example."""
 _QUIET_S: Final = 5.0
-"""Seconds without an event after which a stream sends a keepalive."""
+"""Shortest time in seconds between two keepalives. A stream sends them while tiles are finished and no event is due."""
 
 
 class ImageService(ForwardService):
