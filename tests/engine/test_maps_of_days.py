@@ -107,3 +107,15 @@ def test_maps_of_days_that_cannot_be_made_are_refused(llm, scenes, command, tmp_
             llm.generate(inputs, OutputParams(**options), use_tqdm=False)
     assert command(own, "--each-day", "--figure", "a.png", "-o", "days/") == 2
     assert "--figure" in capsys.readouterr().err
+
+
+def test_the_newest_scene_is_that_of_the_latest_day(llm, tmp_path):
+    """Times in the metadata come before a date in the name, as they do for the map of a day."""
+    place = {"crs": "EPSG:32632", "transform": Affine(30, 0, 0, 0, -30, 0)}
+    times = {"MMOUT_DATES": "2024-08-01T10:00:00Z"}
+    late = write(tmp_path / "late_2024-06-03.tif", pixels(1), tags=times, **place)
+    early = write(tmp_path / "early_2024-07-01.tif", pixels(2), **place)
+    newest, alone = llm.generate([Mosaic([late, early], "newest"), str(late)], use_tqdm=False)
+    np.testing.assert_array_equal(newest.outputs.array, alone.outputs.array)
+    maps = llm.generate(Mosaic([late, early], each_day=True), use_tqdm=False)[0].outputs
+    assert [str(day) for day in maps] == ["2024-07-01", "2024-08-01"]
