@@ -75,7 +75,8 @@ class Canvas:
         pixels = pixels.view(np.uint8) if pixels.dtype == np.bool_ else pixels
         if pixels.dtype != self._dtype or len(pixels) != self._like.count:
             raise DecodeError(
-                f"a tile has {len(pixels)} bands of {pixels.dtype}, the raster {self._like.count} of {self._dtype}"
+                f"a tile has {len(pixels)} bands of {pixels.dtype}, and the first tile that came {self._like.count} of"
+                f" {self._dtype}; make both the same in all tiles"
             )
         self._check_nodata(pixels, hidden)
         self._put(row, col, pixels, hidden)

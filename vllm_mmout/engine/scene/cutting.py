@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 _OPEN_BYTES = max(48 << 20, READ_AHEAD_BYTES)
 """Memory in bytes for tiles that are not completely read yet. It limits how many columns of tiles are read together.
 
-The tiles may need more memory if the segments of the file are large.
+It is larger if more threads read. Segments of the file between two groups of columns are decoded twice, so that fewer
+groups take less processor time. The tiles may need more memory if the segments of the file are large.
 """
 
 

@@ -1,4 +1,4 @@
-"""Write a cloud-optimised GeoTIFF of class ids. Threads compress its tiles as soon as blocks of pixels arrive.
+"""Write a cloud-optimised GeoTIFF of class ids. Threads compress its tiles while further blocks of pixels arrive.
 
 GDAL writes the header, as that of an empty, sparse COG with the same metadata. The compressed tiles follow, and their
 offsets are filled in. The file equals the one that GDAL's COG driver makes of all pixels
@@ -41,7 +41,7 @@ threads would only compete with the threads that decode."""
 _BATCH = 4
 """Number of tiles that a thread compresses before it looks for further work."""
 _QUEUED_BYTES = 32 << 20
-"""Size in bytes of the tiles that wait to be compressed. There may be two batches even if they are larger."""
+"""Largest size in bytes of the tiles that wait to be compressed. Two batches may wait even if they are larger."""
 _AROUND = 4
 """Number of bytes that GDAL adds before each tile of a COG (the tile's size) and after it (a copy of the tile's last
 bytes)."""
@@ -63,7 +63,7 @@ def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
 
 
 class CompressedTiles:
-    """Writer of a GeoTIFF of class ids that compresses tiles and overviews as soon as blocks of pixels arrive.
+    """Writer of a GeoTIFF of class ids that compresses tiles and overviews while further blocks of pixels arrive.
 
     Memory holds the blocks that threads compress, and the unfinished tiles of overviews. If blocks arrive row by row,
     these tiles need at most the bytes of a row of blocks. One thread at a time may use the object.

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _NAME = "mmout-tiles"
 _ALIGNMENT = 4096
 _LARGEST_BYTES = 1 << 30
+"""Largest size in bytes of the memory of a frontend."""
 _TOKEN_BYTES = 5
 _HEADER_BYTES: Final = 4096
 """Size in bytes of the header of the shared memory. The header holds a random number that identifies the memory, and a
@@ -66,6 +67,7 @@ class SharedMemory:
         """Reserve ``nbytes`` bytes of address space. The system provides the memory when it is used or pinned."""
         self.nbytes = nbytes
         self.bands_last = bands_last
+        """Whether tiles should be in arrays of `empty_bands_last`, see `of_engines`."""
         size = _HEADER_BYTES + nbytes
         fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, fd)
