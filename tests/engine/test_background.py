@@ -13,7 +13,7 @@ from vllm_mmout.engine.threads import giving_way
 pytestmark = pytest.mark.engine
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems have only a priority of the process")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems set the priority per process, not per thread")
 def test_a_thread_and_those_that_it_starts_give_way():
     """Their priority is lower than that of the thread that started them, which keeps its own."""
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())

@@ -30,9 +30,9 @@ def test_rectangles_in_any_order_make_the_raster(sides: tuple[int, int], tmp_pat
 
 @pytest.mark.parametrize("pixels", [np.zeros((1, 600, 600), np.float32), np.zeros((3, 600, 600), np.uint8)])
 def test_pixels_of_another_kind_are_refused(pixels: np.ndarray, tmp_path: Path) -> None:
-    """They would be converted, or repeated for all bands."""
+    """Otherwise numpy would convert them, or repeat them for all bands."""
     canvas = Canvas(tmp_path, (600, 600), CLASSES)
-    with pytest.raises(DecodeError, match=r"a tile has .* the first tile that came 1 of uint8; make both the same"):
+    with pytest.raises(DecodeError, match=r"a tile has .* tile to arrive had 1 of uint8; give all tiles the same"):
         canvas.put_pixels(0, 0, pixels)
     canvas.discard()
     assert list(tmp_path.iterdir()) == []

@@ -88,7 +88,7 @@ def giving_way(work: Callable[[], None]) -> Callable[[], None]:
 
     @wraps(work)
     def run() -> None:
-        if sys.platform == "linux":  # other systems have only a priority of the process
+        if sys.platform == "linux":  # other systems set the priority per process, not per thread
             thread = threading.get_native_id()
             nice = os.getpriority(os.PRIO_PROCESS, thread)
             os.setpriority(os.PRIO_PROCESS, thread, min(nice + _NICE, _LOWEST))

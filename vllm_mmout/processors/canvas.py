@@ -75,8 +75,8 @@ class Canvas:
         pixels = pixels.view(np.uint8) if pixels.dtype == np.bool_ else pixels
         if pixels.dtype != self._dtype or len(pixels) != self._like.count:
             raise DecodeError(
-                f"a tile has {len(pixels)} bands of {pixels.dtype}, and the first tile that came {self._like.count} of"
-                f" {self._dtype}; make both the same in all tiles"
+                f"a tile has {len(pixels)} bands of {pixels.dtype}, but the first tile to arrive had {self._like.count}"
+                f" of {self._dtype}; give all tiles the same number of bands and the same dtype"
             )
         self._check_nodata(pixels, hidden)
         self._put(row, col, pixels, hidden)
@@ -129,9 +129,9 @@ class Canvas:
             yield shared
 
     def _begin(self, row: int, number: int, col: int, width: int) -> _Unfinished:
-        """Allocate the block in a row of blocks, and following blocks all of whose columns are in the same range.
+        """Allocate block ``number`` of a row of blocks, in one array with the following blocks that the pixels fill.
 
-        The range begins at the column ``col``.
+        The pixels are ``width`` columns from ``col`` on. An array has at most `_GROUPED` blocks. Return the block.
         """
         side, (height, full_width) = self._blocks.block, self._size
         covered_until = full_width if col + width == full_width else (col + width) // side * side

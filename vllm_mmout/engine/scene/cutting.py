@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _OPEN_BYTES = max(48 << 20, READ_AHEAD_BYTES)
 """Memory in bytes for tiles that are not completely read yet. It limits how many columns of tiles are read together.
 
-It is larger if more threads read. Segments of the file between two groups of columns are decoded twice, so that fewer
+It is larger if more threads read. Segments of the file that straddle two groups of columns are decoded twice, so fewer
 groups take less processor time. The tiles may need more memory if the segments of the file are large.
 """
 

@@ -17,7 +17,7 @@ _GROWTH = 4
 _MEMORY = 0.7
 """Decay factor of the moving averages. Each new measurement multiplies the weight of all earlier measurements by it."""
 _LONGEST_BLOCKS = 10
-"""Longest time of a block of tiles that counts, as a multiple of `BLOCK_S`."""
+"""Upper limit of the time recorded for one block, as a multiple of `BLOCK_S`. Longer times are cut to this limit."""
 _MOST_KEPT = 64
 """Number of kinds of scenes whose measurements are kept."""
 
@@ -34,7 +34,7 @@ class Pace:
     """Largest number of tiles that the engine has processed in one block so far."""
     _seconds: float = 0.0
     _tile_bytes: float = 0.0
-    """Largest size in bytes of the output per tile so far. Tiles may differ in that, for example in their boxes."""
+    """Largest output size per tile so far, in bytes. It varies between tiles, for example with the number of boxes."""
     _tiles: float = 0.0
 
     def block_size(self, *, gives_way: bool = False) -> int:

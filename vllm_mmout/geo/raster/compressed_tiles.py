@@ -186,8 +186,9 @@ class CompressedTiles:
     def _header(self, metadata: RasterMetadata) -> tuple[BytesIO, bytes | None]:
         """Return the header of the final GeoTIFF: a file without pixels that GDAL writes with ``metadata``.
 
-        GDAL looks at all pixels for nodata, and takes six times as long if nodata is not 0. So if it fits in the
-        header's entry for nodata, the header has the nodata 0, and the final value is returned in addition.
+        GDAL checks every pixel for nodata, which takes six times as long if the nodata value is not 0. If the final
+        value is short enough for its entry in the header, the header is therefore written with nodata 0, and the final
+        value is returned too, to be filled in later.
         """
         from rasterio.io import MemoryFile
         from rasterio.shutil import copy

@@ -54,9 +54,9 @@ class PyramidLevel:
 
 
 def _copies(length: int, finer_length: int, side: int) -> list[list[_Copy]]:
-    """List, along one axis, for each tile of the next finer level the tiles of an overview that copy its pixels.
+    """For each tile of the next finer level, along one axis, list what the tiles of an overview copy from it.
 
-    ``length`` and ``finer_length`` are the pixels of the overview and of the finer level, and ``side`` those of a tile.
+    ``length``, ``finer_length`` and ``side`` are sizes in pixels: of the overview, of the finer level, and of a tile.
     """
     nearest = _nearest(length, finer_length)
     copies: list[list[_Copy]] = []

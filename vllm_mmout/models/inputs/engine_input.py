@@ -26,7 +26,7 @@ a real input, because real inputs are never empty."""
 _IN_ORDER, _BANDS_LAST = 1, 2
 """Layouts of a tensor in shared memory: in the order of its axes, or with axis 1, the bands, as the last axis."""
 _LARGEST_PRODUCT: Final = 2**60
-"""Largest product of the numbers in the shape of an empty tensor. Its strides must be 64-bit integers."""
+"""Largest product of the lengths of an empty tensor, so that its strides fit in 64-bit integers."""
 
 
 def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1) -> MultiModalInput:

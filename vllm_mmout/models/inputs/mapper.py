@@ -205,9 +205,9 @@ class RasterMapper:
         return type(self).tensors is not RasterMapper.tensors
 
     def keeps_layout(self, view: RasterView) -> bool:
-        """Return whether `block_tensors` gives tiles of the raster with its values, its dtype and the layout of planes.
+        """Return whether `block_tensors` leaves the values, dtype and memory layout of the raster's tiles unchanged.
 
-        The layout is lost if the request scales the pixels, or if the model takes several dates.
+        It does not if the request scales the pixels, or if the model takes several dates.
         """
         as_stored = view.raster.dtype.name in DTYPES and not has_numbers(view.params)
         return as_stored and not self.has_own_tensors and self.num_frames in {None, 1}

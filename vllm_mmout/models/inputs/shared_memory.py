@@ -88,8 +88,9 @@ class SharedMemory:
     def of_engines(cls, engines: int, nbytes: int, *, bands_last: bool = False) -> Self | None:
         """Create shared memory for ``engines`` engines, each with up to ``nbytes`` bytes of tiles, or return None.
 
-        If ``bands_last`` is True, tiles of files that store the bands of a pixel side by side are sent so. A GPU sorts
-        them faster than the threads that read. On a CPU the engine has less time for that than these threads.
+        If ``bands_last`` is True, tiles keep the layout of files that store the bands of a pixel side by side. A GPU
+        reorders the bands faster than the reading threads can. An engine on a CPU has less time to spare for that than
+        these threads, so they reorder the bands themselves.
 
         The memory has twice the size of these tiles and of what the reading threads decode in advance, since arrays of
         different sizes leave gaps. It has at most 1 GiB, because a worker on a GPU pins all of it. Return None if the
