@@ -153,8 +153,9 @@ async def test_a_mosaic_that_ends_early_leaves_nothing(engine, tmp_path, end):
 @pytest.mark.parametrize(
     "mode", ["abort", pytest.param("wait", marks=pytest.mark.slow), pytest.param("keep", marks=pytest.mark.slow)]
 )
-async def test_a_scene_goes_on_behind_a_pause(engine, mode):
+async def test_a_scene_goes_on_behind_a_pause(engine, mode, monkeypatch):
     """Whatever becomes of the tiles that the engine has by then: kept, done before, or dropped and sent again."""
+    monkeypatch.setattr("vllm_mmout.engine.scene.pace.BLOCK_S", 0)  # each tile is a block, so many are left by then
     array = pixels(17, 160, 200)
     generator = engine.generate(array, OutputParams(tile=8))
     await anext(generator)

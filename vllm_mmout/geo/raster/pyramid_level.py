@@ -54,7 +54,7 @@ class PyramidLevel:
 
 
 def _copies(length: int, finer_length: int, side: int) -> list[list[_Copy]]:
-    """For each tile of the next finer level, along one axis, list what the tiles of an overview copy from it.
+    """Return, for each tile of the next finer level along one axis, the pixels that tiles of an overview copy from it.
 
     ``length``, ``finer_length`` and ``side`` are sizes in pixels: of the overview, of the finer level, and of a tile.
     """
