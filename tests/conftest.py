@@ -19,6 +19,7 @@ from functools import cache
 from importlib.util import find_spec
 from multiprocessing.util import Finalize
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -331,3 +332,13 @@ def sent(llm, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     monkeypatch.setattr(core, "add_request", add_request)
     return requests
+
+
+@pytest.fixture(autouse=True)
+def _paces_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenes begin with small blocks of tiles in each test, whatever other tests ran on the same engine."""
+    from vllm_mmout.engine.scene.pace import Paces
+
+    kept: WeakKeyDictionary[Paces, dict[object, object]] = WeakKeyDictionary()
+    of_test = property(lambda paces: kept.setdefault(paces, {}), kept.__setitem__)
+    monkeypatch.setattr(Paces, "_kept", of_test, raising=False)
