@@ -335,10 +335,12 @@ def sent(llm, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.fixture(autouse=True)
-def _paces_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def _paces_of_this_test() -> Iterator[None]:
     """Scenes begin with small blocks of tiles in each test, whatever other tests ran on the same engine."""
     from vllm_mmout.engine.scene.pace import Paces
 
     kept: WeakKeyDictionary[Paces, dict[object, object]] = WeakKeyDictionary()
     of_test = property(lambda paces: kept.setdefault(paces, {}), kept.__setitem__)
-    monkeypatch.setattr(Paces, "_kept", of_test, raising=False)
+    with pytest.MonkeyPatch.context() as patch:  # of its own: the fixture would be set up before those of the test
+        patch.setattr(Paces, "_kept", of_test, raising=False)
+        yield
