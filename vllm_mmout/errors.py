@@ -38,7 +38,7 @@ class OptionError(MMOutError):
 
 
 class TokenError(MMOutError):
-    """Tokens of an image or a sound do not fit the model's token layout, when they are decoded or encoded."""
+    """The tokens of an image or a sound do not fit the model's token layout. Raised by decoding and by encoding."""
 
 
 class RegistrationError(MMOutError):

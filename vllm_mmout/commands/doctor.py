@@ -17,7 +17,7 @@ CODECS = ("deflate", "lzw", "zstd", "jpeg", "webp", "lerc", "packbits", "lzma")
 """Most common GeoTIFF compressions. The doctor command checks that ``imagecodecs`` can decode them."""
 TESTED = f"this version is tested with {', '.join(TESTED_RELEASES)}"
 GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
-"""Entry point groups through which vLLM loads this package's hooks and the routes of its server."""
+"""Entry point groups through which vLLM loads this package's hooks and this package's HTTP routes."""
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -1,4 +1,4 @@
-"""Start vLLM's ``LLM`` for the commands of ``vllm-mmout``, without a log, so that stdout has only results."""
+"""Start vLLM's ``LLM`` for the commands of ``vllm-mmout``. vLLM logs to stderr, so that stdout has only results."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _series(release: str) -> list[Path]:
 
 
 def _hashes(series: list[Path]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the git hash of each file that the patches in ``series`` change, before and after all patches."""
+    """Return two dicts from the name of a patched file to its git hash: before the patches, and after all patches."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for path in series:
@@ -138,10 +138,10 @@ def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool
 
 @contextmanager
 def _patched(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> Iterator[Path]:
-    """Yield a folder with copies of the files ``names``, with the patches applied if ``patched``, else reverted.
+    """Copy the files ``names`` to a temporary folder, apply or revert the patches there, and yield the folder.
 
-    ``names`` are relative to ``sources``. The folder is temporary, and is removed when the ``with`` block ends. Patches
-    are reverted in reverse order.
+    The patches are applied if ``patched`` is True, and otherwise reverted in reverse order. ``names`` are relative to
+    ``sources``. The folder is removed when the ``with`` block ends.
     """
     with tempfile.TemporaryDirectory(prefix="mmout-patch-") as name:
         folder = Path(name)

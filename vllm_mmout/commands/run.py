@@ -86,7 +86,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunInput:
-    """Input of ``vllm-mmout run``."""
+    """Input of the command ``vllm-mmout run``, with the output subfolder for its result."""
 
     data: Any
     """Path or address of the input, or a catalogue's record of it, such as a STAC item."""
@@ -175,7 +175,7 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
 
 
 def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | None) -> list[str]:
-    """Return the path for the result of each input. Without ``output_format``, the path may name a folder.
+    """Return the output path for each input. Without ``output_format``, an output path may be a folder.
 
     With ``output_format``, each path names a file, and missing local folders are created.
     """
@@ -224,7 +224,10 @@ def _checked_out(out: str, inputs_to_run: Sequence[RunInput], *, several: bool) 
 
 
 def out_file(out: str) -> Path | None:
-    """Return the local file that ``-o`` names, whose suffix selects the format, or None if it names a folder."""
+    """Return the local file that ``-o`` names. Return None if ``-o`` names a folder.
+
+    Raise an error if the file has no suffix to select the format, or if its folder does not exist.
+    """
     if in_bucket(out):
         raise OptionError(f"-o {out} is in a bucket; name a file or folder on this machine")
     target = Path(out)

@@ -60,7 +60,7 @@ def save_figure(outputs: Any, file: str, title: str | None = None) -> None:
 
 
 def write_figure(figure: Figure, file: str) -> None:
-    """Write a figure to a file, whose suffix is the format, and print the path of the file."""
+    """Write a figure to ``file``, in the format of the file's suffix. Print the path of the file."""
     with atomic_file(Path(file)) as part:
         figure.savefig(part, format=Path(file).suffix[1:].lower())
     print(file)

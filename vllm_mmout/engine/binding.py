@@ -47,7 +47,7 @@ class EngineBinding(ABC):
     generates: ClassVar[bool]
     """Whether the model generates tokens instead of answering in one forward pass."""
     async_llm: ClassVar[str]
-    """Import path ("module:Class") of the subclass of ``AsyncLLM``. After the start, its ``mmout_bound`` is called."""
+    """Import path ("module:Class") of an ``AsyncLLM`` subclass. The method ``mmout_bound`` is run after start-up."""
     llm_engine: ClassVar[str]
     """Import path ("module:Class") of the subclass of vLLM's ``LLMEngine`` that the engine uses."""
     llm: ClassVar[str]
@@ -82,9 +82,9 @@ class Binding(EngineBinding):
     max_num_seqs: int
     """Largest number of requests that an engine processes in one step."""
     max_in_flight: int
-    """Maximum number of requests per engine that were accepted and whose results were not delivered yet."""
+    """Maximum number of unfinished requests per engine. A request is unfinished until its result is delivered."""
     max_tiles: int
-    """Largest number of tiles per engine that are in memory: read, and not yet joined to the result of their scene."""
+    """Largest number of tiles per engine in memory. A tile counts until it is joined to the result of its scene."""
     engines: int = 1
     """Number of engines that this frontend sends requests to, more than 1 with data parallelism."""
     first_engine: int = 0
@@ -94,7 +94,7 @@ class Binding(EngineBinding):
     memory: SharedMemory | None = None
     """Memory for tiles, shared with workers on this machine, or None if tiles are sent one by one or as bytes."""
     paces: Paces = field(default_factory=Paces)
-    """Time and output size per tile of earlier scenes."""
+    """Measured time and output size per tile, for each kind of scene that the engine has run."""
 
     generates: ClassVar[bool] = False
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"
@@ -154,7 +154,7 @@ class Binding(EngineBinding):
         return None if self.trace is None else Traced(self.trace, request_id, tile, tiles)
 
     def own_inputs(self, params: OutputParams) -> tuple[str, OwnInputsProcessor] | None:
-        """Return the name and the object of the requested processor if it converts inputs itself, else None."""
+        """Return (name, processor) if the requested processor makes the model's inputs itself. Else return None."""
         for name in self.choice.pick(params.processor):
             processor = self.processors[name]
             if isinstance(processor, OwnInputsProcessor):
@@ -278,7 +278,7 @@ def _binding_class(choice: Choice, model: str, *, generates: bool) -> type[Engin
 
 
 def log_binding(binding: EngineBinding) -> None:
-    """Log which output processors an engine uses, and where they were chosen."""
+    """Log which output processors an engine uses, and which setting selected them."""
     logger.info(
         "vllm_mmout: model %s answers through %s, chosen by %s; the engine is bound",
         binding.model,

@@ -21,8 +21,11 @@ _ENDS_S = 1.0
 MAX_ABANDONED = 32
 """Maximum number of threads that hang in a job. When it is reached, the pool refuses all new jobs."""
 _MIN_HANGING_LIMIT = 2
-"""Smallest value of the limit on hanging jobs of one output processor. At the limit, new jobs of that processor are
-refused. A pool with more threads than this value uses its number of threads as the limit."""
+"""Smallest limit on the hanging jobs of one output processor. In a pool with more threads, the limit is the number of
+threads.
+
+At the limit, new jobs of the processor are refused.
+"""
 
 
 class DecodeJob:
@@ -98,8 +101,8 @@ class DecodePool:
         self._running: dict[threading.Thread, DecodeJob] = {}
         self._abandoned: dict[threading.Thread, DecodeJob] = {}
         self._postponed: deque[DecodeJob] = deque()
-        """Queued jobs of output processors that have hanging jobs. They wait while half of the threads are busy with
-        such jobs.
+        """Jobs that wait because earlier jobs of their output processor hang. They are queued again when a running job
+        ends or exceeds its time limit.
         """
         self._workers: list[threading.Thread] = []
         self._watchdog: threading.Thread | None = None
@@ -182,9 +185,9 @@ class DecodePool:
         return max(self.threads, 2) if any(job.processors for job in self._abandoned.values()) else self.threads
 
     def _hanging(self, job: DecodeJob) -> int:
-        """Return the number of hanging jobs that use the same output processor as ``job``.
+        """Return the number of jobs that exceeded their time limit, still run, and use the output processor of ``job``.
 
-        If the job uses several processors, return the largest of their numbers.
+        If ``job`` uses several processors, return the number for the processor with the most hanging jobs.
         """
         hanging = [abandoned.processors for abandoned in self._abandoned.values()]
         return max((sum(name in names for names in hanging) for name in job.processors), default=0)

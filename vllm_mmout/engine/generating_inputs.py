@@ -52,7 +52,7 @@ def is_registered(model: type) -> bool:
 
 
 def check_release() -> None:
-    """Raise HookError if vLLM is older than 0.31, because its processors have a different interface."""
+    """Raise HookError if vLLM is older than 0.31. Older releases have another interface for multimodal processors."""
     if not hasattr(BaseMultiModalProcessor, "get_dummy_mm_inputs"):
         raise HookError(
             "decorators of the inputs of a model that generates need vLLM 0.31 or newer; upgrade it, or register a"
@@ -61,7 +61,7 @@ def check_release() -> None:
 
 
 class _PictureParser(MultiModalDataParser):
-    """vLLM data parser that leaves pictures unchanged. Functions of the model's author convert them to tensors."""
+    """vLLM data parser that leaves pictures unchanged. The model's registered input mapper converts them to tensors."""
 
     def _parse_image_data(self, data: Any) -> ModalityDataItems[Any, Any] | None:
         if data is None:
@@ -72,7 +72,7 @@ class _PictureParser(MultiModalDataParser):
 
 
 class PictureInfo(BaseProcessingInfo):
-    """Limits for pictures that vLLM asks for: the number of pictures per prompt, and of tokens per picture."""
+    """Limits that vLLM reads: how many pictures a prompt may have, and how many tokens a picture may take."""
 
     def __init__(self, model: type, ctx: InputProcessingContext) -> None:
         super().__init__(ctx)
@@ -87,7 +87,10 @@ class PictureInfo(BaseProcessingInfo):
         return {IMAGE: None}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the largest number of tokens of a picture, as the model's author registered it."""
+        """Return the largest number of prompt tokens that a picture takes, as {"image": number}.
+
+        The number is registered for the model with ``register_max_image_tokens``.
+        """
         return {IMAGE: self.inputs.max_tokens}
 
 
@@ -95,7 +98,7 @@ class PictureDummyInputs(BaseDummyInputsBuilder[PictureInfo]):
     """Builder of dummy pictures of the largest size, which vLLM uses to measure the memory that the model needs."""
 
     def get_dummy_text(self, mm_counts: Mapping[str, int]) -> str:
-        """Return an empty text, because `PictureProcessor.get_dummy_mm_inputs` makes token ids without a text."""
+        """Return an empty text. The dummy inputs are made of token ids, and need no text."""
         return ""
 
     def get_dummy_mm_data(
@@ -196,9 +199,10 @@ def _pictures(items: MultiModalDataItems) -> list[Any]:
 
 
 def _kept_uuids(inputs: ProcessorInputs, originals: Sequence[Any], processed: Sequence[Any]) -> Any:
-    """Return the client's UUIDs of the pictures, and None in place of each picture that the input processor replaced.
+    """Return the client's UUIDs of the pictures, except UUIDs of pictures that the input processor replaced.
 
-    A UUID identifies only the client's own picture. Return None if the client gave no UUIDs.
+    The replaced pictures have None in place of the UUID, which identifies only the client's own picture. Return None if
+    the client gave no UUIDs.
     """
     uuids = (inputs.mm_uuid_items or {}).get(IMAGE)
     if uuids is None:

@@ -8,7 +8,7 @@ import torch
 _LARGEST = 14
 """Largest uint8 element that is stored unchanged in half a byte. The half byte 15 encodes 255 (nodata)."""
 _WORTH_HALVING = 256
-"""Smallest number of elements per request for which two are packed into a byte. Smaller results are sent unpacked."""
+"""Smallest number of elements per request that makes packing worthwhile. Smaller results are sent unpacked."""
 
 
 def fit_halves(tensor: torch.Tensor) -> bool:
@@ -23,7 +23,7 @@ def fit_halves(tensor: torch.Tensor) -> bool:
 
 
 def to_halves(rows: torch.Tensor) -> torch.Tensor:
-    """Pack pairs of uint8 elements [requests, n] into single bytes, uint8 [requests, (n + 1) // 2]."""
+    """Pack a uint8 tensor [requests, n], two elements to a byte. Return uint8 [requests, (n + 1) // 2]."""
     low = rows.clamp(max=_LARGEST + 1).contiguous()  # 255 becomes 15
     if low.shape[1] % 2:
         low = torch.nn.functional.pad(low, (0, 1))
@@ -33,9 +33,9 @@ def to_halves(rows: torch.Tensor) -> torch.Tensor:
 
 
 def from_halves(packed: torch.Tensor, count: int) -> torch.Tensor:
-    """Unpack the first ``count`` uint8 elements of ``packed``, uint8 [bytes], which has two elements per byte.
+    """Unpack the first ``count`` uint8 elements of the uint8 tensor ``packed``. Each byte has two elements.
 
-    It uses NumPy, because torch would wait for its own threads when all cores are busy.
+    This uses NumPy, because torch would wait for its own threads when all cores are busy.
     """
     pairs = packed.numpy().astype(np.uint16)
     others = pairs << 4

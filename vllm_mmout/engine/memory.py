@@ -14,20 +14,19 @@ _M_MMAP_THRESHOLD = -3
 _M_MMAP_MAX = -4
 _NEVER = 1 << 30
 _LARGE_BLOCK = 32 << 20
-"""Value in bytes for glibc's ``M_MMAP_THRESHOLD``, the largest that glibc accepts. When a block of this size or more
-is freed, glibc returns it to the system at once.
+"""Size in bytes of the smallest memory block that glibc returns to the system as soon as the block is freed.
 
-The blocks of tiles, and of segments of files, are smaller, so that glibc keeps them.
+This is the largest value that glibc accepts for ``M_MMAP_THRESHOLD``. Blocks for tiles and for file segments are
+smaller, so that glibc keeps them.
 """
 _FREE = 128 << 20
 """Size of the free memory at the end of a heap, in bytes, above which glibc returns that memory to the system."""
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep all freed memory, in a process that runs only a worker.
+    """Tell glibc to keep all freed memory if this process runs only a worker. Do nothing in the user's own process.
 
-    This saves a tenth of the time of a small model on tiles of 512 x 512 pixels. It does nothing in the user's own
-    process.
+    This saves a tenth of the time of a small model on tiles of 512 x 512 pixels.
     """
     if multiprocessing.parent_process() is not None:
         _set({_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: _NEVER})

@@ -50,10 +50,10 @@ def architectures_of(model_config: ModelConfig) -> list[str]:
 
 
 def model_class(model_config: ModelConfig) -> type | None:
-    """Return the class of a model as its author wrote it, or None for most of vLLM's own text models.
+    """Return the original class of a model. Return None for a text model of vLLM that is not imported yet.
 
-    It is None for a text model of vLLM's own whose module is not imported in this process. Importing the module here
-    would slow every text engine down. vLLM itself imports models with multimodal input in this process. The modules of
+    The original class has no adapter of this package around it. Importing a text model of vLLM here would slow every
+    text engine down. vLLM itself imports models with multimodal input in this process. The modules of
     other packages are imported, because they may apply our decorators themselves.
     """
     if is_served(model_config.architecture):

@@ -32,7 +32,7 @@ _OF_RASTERS: Final = frozenset(
 
 
 class BandInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A band of a model's input."""
+    """Description of a band of a model's input."""
 
     name: str
     common_names: tuple[str, ...] = ()
@@ -56,16 +56,17 @@ class TileInfo(msgspec.Struct, frozen=True):
 
 
 class KindInfo(msgspec.Struct, frozen=True):
-    """A kind of result that an output processor makes."""
+    """Description of a kind of result that an output processor makes."""
 
     name: str | None
-    """Value of the request option ``output`` that selects this kind of result, or None for a processor's only kind."""
+    """Value of the request option ``output`` that selects this kind of result. None if the processor makes only one
+    kind."""
     formats: tuple[str, ...]
     """Names of the file formats, the default first. Empty if they are not known in advance."""
 
 
 class ProcessorInfo(msgspec.Struct, frozen=True):
-    """An output processor of a model."""
+    """Description of an output processor of a model."""
 
     name: str
     """Value of the request option ``processor`` that selects this processor."""

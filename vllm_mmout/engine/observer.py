@@ -20,8 +20,9 @@ KINDS = (
     *("InputError", "OptionError", "SaveError", "ForwardError", "ReduceError", "DecodeError", "TokenError"),
     *("AbortedError", "RequestError", "EngineDeadError", "VLLMValidationError", "RateLimitError", OTHER),
 )
-"""Kinds of failures that metrics tell apart, named like error classes. An error counts as its nearest base class in
-this list.
+"""Kinds of failures, which metrics count separately. A kind is the name of an error class, or "other".
+
+An error has the kind of its class, or else of the nearest base class in this tuple.
 """
 
 _OF_PROCESSORS = ("ReduceError", "DecodeError")
@@ -82,7 +83,10 @@ def mark_counted(error: BaseException) -> None:
 
 
 def was_counted(error: BaseException) -> bool:
-    """Return whether `mark_counted` has marked an error or an error in its chain of causes."""
+    """Return whether ``error`` was already reported to the observer as a failure.
+
+    `mark_counted` has then marked ``error`` or one of its causes (``__cause__``).
+    """
     cause: BaseException | None = error
     seen: set[int] = set()  # an author's error may be its own cause
     while cause is not None and id(cause) not in seen:
@@ -94,7 +98,10 @@ def was_counted(error: BaseException) -> bool:
 
 
 def counted(generate: Generate) -> Generate:
-    """Decorate ``AsyncLLM.generate`` to report each call that ends without a result to the engine's observer, once."""
+    """Decorate ``AsyncLLM.generate`` to report each failed or aborted call to the engine's observer.
+
+    The error is marked, so that the same failure is not reported again.
+    """
 
     @functools.wraps(generate)
     async def counting(

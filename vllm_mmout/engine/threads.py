@@ -54,7 +54,7 @@ async def entered(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
 
 
 def _abandoned(working: asyncio.Future[T], undo: Callable[[T], object] | None) -> None:
-    """Call ``undo`` with the result of work whose caller was cancelled. Do nothing if the work failed."""
+    """Clean up after work whose caller was cancelled. Call ``undo`` with the result, unless the work failed."""
     if not working.cancelled() and working.exception() is None and undo is not None:
         asyncio.get_running_loop().run_in_executor(None, _undone, undo, working.result())
 
@@ -69,7 +69,7 @@ def _undone(undo: Callable[[T], object], result: T) -> None:
 _NICE = 10
 """Increase of a background thread's nice value, which lowers the thread's priority."""
 _LOWEST = 19
-"""Largest nice value, which is the lowest priority."""
+"""Nice value of the lowest CPU priority. A larger nice value means a lower priority."""
 
 
 def background_thread(work: Callable[[], None], name: str) -> threading.Thread:

@@ -29,11 +29,12 @@ from vllm_mmout.stopwatch import FILES, Stopwatch
 STAGES = ("read", "map", "queue", "load", "forward", "reduce", "copy", "transport", "decode", "blend", "write")
 """Names of a request's stages in the trace file, in their order from reading the input to writing the result."""
 _WAITS = frozenset({"queue", "transport", "request"})
-"""Stages where a request only waits. They may overlap, so the viewer shows each request in a separate row."""
+"""Names of the stages where a request only waits. Waits of several requests may overlap, so the viewer shows each
+request in a separate row."""
 
 
 class Trace:
-    """Writer of a trace file for any thread. If a write fails, the trace ends, but requests go on.
+    """Writer of a trace file. Any thread may use the writer. If a write fails, the trace ends, but requests go on.
 
     Raises:
         SaveError: the file cannot be opened for writing.
@@ -113,7 +114,7 @@ class Traced:
     tile: int | None = None
     """Index of the first tile of a block of tiles, or None for the whole request."""
     tiles: int = 1
-    """Number of tiles in the block of tiles. For a whole request, the number stays at 1 and is not recorded."""
+    """Number of tiles in the block of tiles. Ignored for a whole request."""
 
     def stage(self, name: str, began: float, ended: float | None = None, **fields: Any) -> None:
         """Add a stage of this request to the trace file.
@@ -135,7 +136,7 @@ class Traced:
 
 
 TRACED: ContextVar[Traced | None] = ContextVar("mmout_traced", default=None)
-"""Context variable: the request, or block of its tiles, whose times are recorded. None if tracing is off."""
+"""Context variable with the recorder for the current request or block of tiles. None if tracing is off."""
 
 
 @contextmanager
@@ -184,7 +185,10 @@ def _ns(seconds: float) -> int:
 
 
 def _us(seconds: float) -> float:
-    """Convert seconds to microseconds, rounded to nanoseconds, so that a stage's end equals the start of the next."""
+    """Convert seconds to microseconds with three decimals.
+
+    All times are rounded in one way, so that a stage ends exactly when the next stage begins.
+    """
     return _ns(seconds) / 1e3
 
 

@@ -55,7 +55,7 @@ class TensorHeader(msgspec.Struct, array_like=True, frozen=True):
     shape: tuple[int, ...]
     offset: int
     halved: bool = False
-    """Whether each byte packs two uint8 elements in 4 bits each, low bits first: 0 to 14 as they are, and 255 as 15."""
+    """Whether each byte packs two uint8 elements, the first element in the low 4 bits. The 4 bits 1111 encode 255."""
 
 
 class ProcessorHeader(msgspec.Struct, array_like=True, frozen=True):
@@ -244,15 +244,15 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
 
 KEY = "mmout"
 TRACED = "mmout_traced"
-"""Key in a request's ``extra_kwargs`` for tracing. The value is (request id, index of the first tile or None, number of
-tiles).
+"""Key in a request's ``extra_kwargs`` for tracing. The value is (request id, index of the first tile, number of tiles).
+For a request without tiles, the index is None.
 
-Clients cannot set it. Only this package's `generate` does.
+Only this package's `generate` may set the key. The key is removed if a client sends it.
 """
 REPORTS = "mmout_reports"
 """Key in a request's ``extra_kwargs``. The value lists the steps after which the request sends an early output.
 
-Clients cannot set it. Only this package's `generate` does.
+Only this package's `generate` may set the key. The key is removed if a client sends it.
 """
 
 
@@ -261,7 +261,7 @@ _KEPT_BYTES = 1024
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """Return ``extra_kwargs`` for a request: its options, and ``reports``, the steps after which a preview is sent."""
+    """Return the ``extra_kwargs`` that mark a request. ``reports`` are the steps after which it sends a preview."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 

@@ -1,6 +1,6 @@
-"""Make vLLM's engines return decoded results, by replacing the classes of their objects with subclasses.
+"""Make vLLM's engines return decoded results. The class of each engine object is replaced with a subclass.
 
-The new classes are subclasses of vLLM's. vLLM's own classes stay unchanged.
+vLLM's own classes stay unchanged.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _rebase(obj: Any, path: str) -> None:
 
 
 def v1_only_features(vllm_config: VllmConfig) -> list[str]:
-    """Return the features that a model needs and Model Runner V2 lacks, under vLLM's names for them.
+    """Return vLLM's names of the features that a model needs and that only Model Runner V1 has.
 
     The list is empty for an engine with output processors if vLLM can build dummy inputs.
     """

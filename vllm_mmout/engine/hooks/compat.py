@@ -20,7 +20,10 @@ The order matters, because newer releases may still import the error in the olde
 
 
 def vllm_version() -> str:
-    """Return ``vllm.__version__``. Package metadata is not used, since vLLM's CPU build has another name in it."""
+    """Return ``vllm.__version__``, the version of the installed vLLM.
+
+    The version is not read from package metadata, because vLLM's CPU build is a package with another name.
+    """
     import vllm
 
     return str(getattr(vllm, "__version__", "of unknown version"))
@@ -51,9 +54,10 @@ def chat_template_error() -> type[Exception]:
 
 
 def can_make_dummies() -> bool:
-    """Return whether vLLM can build dummy inputs. Model Runner V2 needs them to run a model without requests.
+    """Return whether vLLM can build dummy inputs. Model Runner V2 uses dummy inputs before requests arrive.
 
-    vLLM 0.30 cannot. Its warm-up steps have requests of two tokens, and our requests may have only one token.
+    vLLM 0.30 cannot build dummy inputs. Its warm-up steps have requests of two tokens, and our requests may have only
+    one token.
     """
     from vllm.multimodal.processing import BaseMultiModalProcessor
 
@@ -61,7 +65,7 @@ def can_make_dummies() -> bool:
 
 
 def may_be_sent_again(error: BaseException | None) -> bool:
-    """Return whether a failed request may be sent again, because the engine refused it without running it.
+    """Return True if a request that failed with ``error`` may be sent again. The engine has then not run the request.
 
     A paused engine raises such an error since vLLM 0.33.
     """

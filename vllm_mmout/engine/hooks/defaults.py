@@ -31,14 +31,15 @@ ALL_DEVICES: dict[str, Any] = {
     "scheduling_policy": "priority",
 }
 CPU = {"kv_cache_memory_bytes": 1 << 20}
-"""Engine arguments to add on a CPU: a tiny KV cache, which models of this package do not use. By default vLLM would
-start only if almost all memory is free.
+"""Engine arguments to add on a CPU: a tiny KV cache, because models of this package use no KV cache.
+
+With a KV cache of the default size, vLLM would start only if almost all memory is free.
 """
 
 _FOR_VLLM = ("convert", "model_impl")
 """Engine arguments that only vLLM's own model classes use. If the user sets any, vLLM's own class is used."""
 _FOR_VLLMS_CLASS = ("runner", "pooler_config", "hf_overrides")
-"""Engine arguments that, if set by the user, select vLLM's own class for the model's architecture, if one exists."""
+"""Engine arguments that select vLLM's own model class if the user sets any and vLLM has a class for the model."""
 
 _NO_CACHE = "and this model has no cache of keys and values; leave it out"
 _UNUSABLE = {
@@ -52,11 +53,14 @@ _UNUSABLE = {
         " or write what is meant into the model's config.json or its input mapper"
     ),
 }
-"""Engine arguments that are refused for models of this package, because the models are plain PyTorch. Each value is the
-end of the error message."""
+"""Engine arguments that are refused for models of this package. Each value is the end of the error message, which gives
+the reason."""
 
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
-"""Default of ``max_num_seqs`` by device. With vLLM's own default, a batch could have 256 tiles."""
+"""Default of ``max_num_seqs``, the largest number of requests in a batch, for each device.
+
+With vLLM's own default, a batch could have 256 tiles.
+"""
 
 
 def fill_in(engine_args: EngineArgs) -> None:
@@ -102,7 +106,7 @@ def fill_in(engine_args: EngineArgs) -> None:
 
 
 def _refuse_unusable(engine_args: EngineArgs) -> None:
-    """Raise OptionError if an engine argument needs vLLM's own layers or KV cache, which plain PyTorch models lack."""
+    """Raise OptionError if an engine argument is set that models of this package cannot use, such as quantization."""
     for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if (count := getattr(engine_args, name)) > 1:
             raise OptionError(
@@ -155,7 +159,7 @@ def _asks_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> bool:
 
 
 def _leave_to_vllm(engine_args: EngineArgs, config: dict[str, Any]) -> None:
-    """Let vLLM serve a model by its own class. Record which extension package could serve the model instead.
+    """Let vLLM serve a model with vLLM's own class. Record which extension package could serve the model instead.
 
     If an earlier engine of this process has registered another class for the architecture, that class is withdrawn.
     """
@@ -227,7 +231,10 @@ def _default(field: Any) -> Any:
 
 
 def _config(engine_args: EngineArgs) -> dict[str, Any]:
-    """Read the model's ``config.json``. Return an empty dict if the file is missing, which vLLM reports itself."""
+    """Read the model's ``config.json``. Return an empty dict if the file is missing or invalid.
+
+    vLLM itself reports the error when it reads the file.
+    """
     model = engine_args.model
     folder = Path(model)
     if folder.is_dir():

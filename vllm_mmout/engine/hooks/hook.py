@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Value of `Hook.where` for hooks that are needed only in processes that create engines, recognized by their import of
-vLLM's ``EngineArgs``. Other processes skip the hook, and need not import the module that it changes."""
+"""Value of `Hook.where` for hooks that are needed only in processes that create engines.
+
+Such a process has imported ``vllm.engine.arg_utils``. Other processes skip the hooks, and need not import the hooked
+modules.
+"""
 CORE = "core"
-"""Value of `Hook.where` for hooks that are needed only in processes with an engine core, recognized by their import of
-``vllm.v1.engine.core``. Other processes skip the hook, and need not import the module that it changes."""
+"""Value of `Hook.where` for hooks that are needed only in processes with an engine core.
+
+Such a process has imported ``vllm.v1.engine.core``. Other processes skip the hooks, and need not import the hooked
+modules.
+"""
 ANYWHERE = "anywhere"
 """Value of `Hook.where` for hooks that are needed in every process."""
 
@@ -24,7 +30,7 @@ class Hook:
     name: str
     """Qualified name of the callable in its module, for example ``AsyncLLM.abort``."""
     parameters: tuple[str, ...]
-    """Parameters of the callable that this package uses. If vLLM lacks one of them, the hook cannot be installed."""
+    """Names of the callable's parameters that must exist. If a parameter is missing, the hook cannot be installed."""
     why: str
     """Purpose of the hook, as a phrase that follows "needed to: " in error messages."""
     since: str

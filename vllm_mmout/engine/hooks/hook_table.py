@@ -1,4 +1,4 @@
-"""Table of every vLLM callable that this package wraps or relies on, with the reason and the versions."""
+"""Table of every vLLM callable that this package wraps or uses. Each row has a purpose and the first vLLM version."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""Full name of a function that exists only in a vLLM with the patches in ``patches/``. If vLLM has this function, the
-constructors of ``LLM`` and of the engines are not hooked.
+"""Full name of the function that creates an engine's output processor in a patched vLLM.
 
-The function creates an engine's output processor. Patched engines call it in their constructors, and tell the output
-processor when the engine has started.
+Only a vLLM with the patches in ``patches/`` has the function. Patched engines call the function in their constructors,
+and tell the output processor when the engine has started. The constructors of ``LLM`` and of the engines are then not
+hooked.
 """
 
 _OBJECT = "override it on the output processor of a bound engine"
@@ -28,9 +28,9 @@ _OBJECT = "override it on the output processor of a bound engine"
 def _unchanged_hooks(
     module: str, *rows: tuple[str, tuple[str, ...], str, str], until: str = PLUGIN_FIRST, where: str = FRONTEND
 ) -> tuple[Hook, ...]:
-    """Return a `Hook` for each callable of ``module`` that is used unchanged.
+    """Return a `Hook` for each row: a callable of the vLLM module that this package uses without wrapping it.
 
-    Each row is (name of the callable, its parameters, purpose, first vLLM version).
+    A row is (name of the callable, its parameters, purpose, first vLLM version).
     """
     return tuple(Hook(module, name, used, why, since, until, where=where) for name, used, why, since in rows)
 
@@ -249,7 +249,7 @@ CORE_HOOKS: tuple[Hook, ...] = (
 
 
 def hooks() -> tuple[Hook, ...]:
-    """Return the hooks of this package and its extension packages: each vLLM callable that they wrap or use."""
+    """Return all hooks of this package and of its extension packages. Each hook is for a vLLM callable."""
     return (*CORE_HOOKS, *(row for row in _of_wings() if isinstance(row, Hook)))
 
 

@@ -24,12 +24,12 @@ is ``ABSENT`` if the module or class did not have the attribute.
 
 
 def is_frontend() -> bool:
-    """Return whether this process has imported vLLM's ``EngineArgs``, and may therefore create engines."""
+    """Return whether this process may create engines. Such a process has imported ``vllm.engine.arg_utils``."""
     return "vllm.engine.arg_utils" in sys.modules
 
 
 def is_core() -> bool:
-    """Return whether this process has imported vLLM's engine core, and may therefore run an engine core."""
+    """Return whether this process may run an engine core. Such a process has imported ``vllm.v1.engine.core``."""
     return "vllm.v1.engine.core" in sys.modules
 
 
@@ -90,9 +90,9 @@ def is_installed() -> bool:
 def verify(
     hooks: Iterable[Hook] | None = None, attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> dict[str, tuple[Any, str]]:
-    """Check that vLLM has every hooked callable. Return (module or class, attribute name) of each, by full name.
+    """Check that vLLM has every hooked callable. Return a dict from full name to (module or class, attribute name).
 
-    Added names have an entry too.
+    The dict has an entry for each hooked callable and for each of ``attributes``.
 
     Raises:
         HookError: vLLM lacks a callable, or a parameter that we use.
@@ -109,7 +109,7 @@ def verify(
 def find_targets(
     hooks: Iterable[Hook], attributes: Iterable[Attribute] = ATTRIBUTES
 ) -> tuple[dict[str, tuple[Any, str]], list[str]]:
-    """Find the vLLM module or class that has each hook's callable, or to which each of ``attributes`` will be added.
+    """Find the vLLM module or class of each hooked callable, and of each name to add to vLLM. Report missing names.
 
     Return a dict and a list of messages. The dict maps the full name of each callable or attribute to (module or class,
     attribute name). The messages say which modules, callables and parameters the installed vLLM lacks.
@@ -125,10 +125,11 @@ def find_targets(
 
 
 def _locate(row: Hook | Attribute, places: dict[str, tuple[Any, str]]) -> str | None:
-    """Find the vLLM module or class to which the name in ``row`` belongs, and store both in ``places``.
+    """Find the vLLM module or class to which the name in ``row`` belongs, and store that object in ``places``.
 
     ``row`` is a `Hook` for a callable of vLLM, or an `Attribute`, a name to add to vLLM. The key in ``places`` is the
-    full name. If vLLM lacks the module, the callable or a parameter, return a description of the fault, else None.
+    full name, and the value is (module or class, attribute name). If vLLM lacks the module, the callable or a
+    parameter, return a description of the fault, else None.
     """
     try:
         owner: Any = importlib.import_module(row.module)

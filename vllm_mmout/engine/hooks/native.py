@@ -26,7 +26,10 @@ class StartListener:
     """Output processors and settings of the engine that is starting."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Return a context manager for an engine's start. If that fails, the error that a worker reported is raised."""
+        """Return a context manager for an engine's start. A failed start raises the error that a worker reported.
+
+        vLLM's own error is raised if no worker reported an error.
+        """
         return raising_worker_error()
 
     def started(self, engine: Any) -> None:

@@ -10,7 +10,7 @@ from vllm_mmout.engine.hooks.compat import chat_template_error
 
 
 class NoChat(BaseRenderer):
-    """Renderer that refuses chat messages, for an engine that has output processors and no tokenizer."""
+    """vLLM prompt renderer that refuses chat messages, for engines without a tokenizer."""
 
     def render_messages(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise vLLM's error for models that do not accept chat messages."""

@@ -29,7 +29,7 @@ an environment variable of this process, and the variable can hold only one path
 
 @contextmanager
 def raising_worker_error() -> Iterator[None]:
-    """Wrap the start of an engine. If it fails, raise the error that one of the engine's processes reported.
+    """Wrap the start of an engine in a context. If the start fails, raise the error that an engine process reported.
 
     The error's cause is vLLM's own error, which is raised unchanged if no process has reported an error.
     """

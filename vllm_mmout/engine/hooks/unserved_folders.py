@@ -1,6 +1,6 @@
-"""Add hints to vLLM's errors about a model: an installed extension package could serve it instead of vLLM.
+"""Add a hint to vLLM's errors about a model folder if an installed extension package could serve the folder instead.
 
-The errors name the engine argument that selects the extension package.
+The hints name the engine argument that selects the extension package.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def record_alternative(model: str, wing: str | None) -> None:
 
 
 def remedy(model: str) -> str | None:
-    """Return a hint on how to serve a model by an extension package, or None if none is recorded for the model."""
+    """Return a hint on how to serve a model with an extension package. Return None if no package was recorded."""
     if (wing := _alternatives.get(model)) is None:
         return None
     table = {OPTIONS_KEY: {KEY: wing}}
@@ -42,11 +42,11 @@ def remedy(model: str) -> str | None:
 
 
 class _LeftValueError(ModelError, ValueError):
-    """ModelError that is also a ValueError, for programs that catch vLLM's ValueError."""
+    """ModelError about a model left to vLLM. It is also a ValueError, for programs that catch vLLM's ValueError."""
 
 
 class _LeftRuntimeError(ModelError, RuntimeError):
-    """ModelError that is also a RuntimeError, for programs that catch vLLM's RuntimeError."""
+    """ModelError about a model left to vLLM. It is also a RuntimeError, for programs that catch vLLM's RuntimeError."""
 
 
 _KINDS = {ValueError: _LeftValueError, RuntimeError: _LeftRuntimeError}
@@ -54,7 +54,11 @@ _KINDS = {ValueError: _LeftValueError, RuntimeError: _LeftRuntimeError}
 
 @contextmanager
 def naming_the_argument(model: str) -> Iterator[None]:
-    """Wrap the start of vLLM. If it fails, name the extension package that could serve ``model`` in the error."""
+    """Wrap the start of vLLM. If vLLM does not start, name the argument that selects another package in the error.
+
+    The engine argument selects the extension package that could serve ``model``. Without such a package, the error is
+    raised unchanged.
+    """
     try:
         yield
     except MMOutError:
@@ -70,16 +74,16 @@ def naming_the_argument(model: str) -> Iterator[None]:
 
 
 class LeftLLM:
-    """Mixin for vLLM's ``LLM`` that names, in its errors, an extension package that could serve the model.
+    """Mixin for an ``LLM`` whose model is left to vLLM. Its errors suggest an extension package for the model.
 
-    It is used for pooling models that are left to vLLM. If vLLM refuses the model in ``generate``, the error names the
-    engine argument that selects the package.
+    The mixin is used for pooling models. If vLLM refuses the model in ``generate``, the error names the engine argument
+    that selects the package.
     """
 
     llm_engine: Any
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call vLLM's ``generate``. If it refuses the model, the error suggests an extension package for it."""
+        """Call vLLM's ``generate``. If vLLM refuses the model, suggest an extension package for it in the error."""
         try:
             return super().generate(*args, **kwargs)  # type: ignore[misc]  # of vLLM's LLM
         except ValueError as error:
@@ -90,7 +94,7 @@ class LeftLLM:
 
 
 def bind_left_llm(llm: Any) -> None:
-    """Add the mixin `LeftLLM` to ``llm`` if an extension package could serve its pooling model instead of vLLM.
+    """Add the mixin `LeftLLM` to an ``LLM`` with a pooling model that an extension package could serve instead of vLLM.
 
     Errors of ``generate`` then name the engine argument that selects the package.
     """

@@ -128,7 +128,7 @@ def worker_init_device(original: Original, self: Any, *args: Any, **kwargs: Any)
 
 @_hook_wrapper
 def run_busy_loop(original: Original, self: Any) -> Any:
-    """Run the engine core. If the model has output processors, first add a time limit for steps, and tracing."""
+    """Set up an engine core if its model has output processors. Then run the core's busy loop."""
     from vllm_mmout.engine.worker.core import bind_core
 
     bind_core(self)

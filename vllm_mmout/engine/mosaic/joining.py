@@ -58,7 +58,10 @@ class SceneResult:
         return not any(valid is None or valid.any() for valid in self._valid_masks())
 
     def _valid_masks(self) -> Iterator[NDArray[np.bool_] | None]:
-        """Yield a mask [height, width] of the pixels with data for each strip of rows, or None if all have data."""
+        """Yield a mask [height, width] of the pixels with data for each strip of rows.
+
+        Yield None for a strip in which all pixels have data.
+        """
         raster = self.raster
         block = block_limit(raster.count)
         for row in range(0, raster.height, block):
@@ -99,10 +102,11 @@ class Joining:
     or from the most confident result if ``confident`` is True."""
     grid: MapGrid
     confident: bool = False
-    """True if each pixel of the map is taken from the most confident result, which has the largest value in any band
-    there."""
+    """True if each pixel of the map comes from the most confident result: the result with the largest band value at
+    that pixel."""
     finish: Callable[[RasterOutput], RasterOutput] | None = None
-    """Function that turns joined pixels into pixels of the map, such as probabilities into classes, or None."""
+    """Function that turns joined pixels into map pixels, such as probabilities into classes. None to keep the joined
+    pixels."""
     resampling: str = "nearest"
     """Resampling of floating-point values, "nearest" or "bilinear"."""
     area: PlacedArea | None = None

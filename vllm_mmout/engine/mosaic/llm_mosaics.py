@@ -1,4 +1,4 @@
-"""`Mosaics`: the mosaics in a call of ``LLM.generate``, whose scenes run among the call's other inputs."""
+"""`Mosaics`: the mosaics in a call of ``LLM.generate``. The engine runs their scenes together with the other inputs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Mosaics:
         self.requests += requests
 
     def store_result(self, place: int, result: MultimodalRequestOutput) -> MultimodalRequestOutput:
-        """Store ``result`` if its scene belongs to a mosaic, and return it without pixels. Return others unchanged.
+        """Store a result of a mosaic's scene, and return the result without pixels. Return any other result unchanged.
 
         ``place`` is the index in ``inputs`` of the input that the result belongs to.
         """
@@ -88,7 +88,7 @@ class Mosaics:
         return MultimodalRequestOutput(result.request_id, None, [], 0, finished=True, error=error)
 
     def joined(self, results: Sequence[MultimodalRequestOutput]) -> list[MultimodalRequestOutput]:
-        """Return a result for each input of the ``generate`` call. Results of a mosaic's scenes are joined to one."""
+        """Return a result for each input of the ``generate`` call. A mosaic has a single, joined result."""
         joined = []
         for index, places in enumerate(self._input_ranges):
             if isinstance(places, MMOutError):
@@ -100,13 +100,13 @@ class Mosaics:
         return joined
 
     def close(self) -> None:
-        """Remove the results of the mosaics' scenes that are stored on disk."""
+        """Delete the temporary files that store the results of the mosaics' scenes."""
         for run in self._runs.values():
             run.close()
 
 
 def check_folders(inputs: Sequence[Any], params: Sequence[OutputParams]) -> None:
-    """Raise OptionError if a mosaic that writes a map for each day shares its folder with another result of the call.
+    """Raise OptionError if a mosaic that writes a map for each day has the same output folder as another input.
 
     The names of the maps are their dates, which are unknown before the inputs are opened.
     """

@@ -141,7 +141,7 @@ def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | 
 
 
 def scene_names(inputs: Sequence[Any]) -> list[str]:
-    """Return a name of each scene for messages. Scenes of the same name are told apart by their numbers, from 1."""
+    """Return a name for each scene, for messages. Equal names get the number of the input, counted from 1."""
     names = [scene_name(data, number) for number, data in enumerate(inputs, start=1)]
     counts = Counter(names)
     return [f"{name} (input {number})" if counts[name] > 1 else name for number, name in enumerate(names, start=1)]

@@ -40,14 +40,14 @@ for single scenes get these values instead of the user's."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a mosaic that a server sets. None means no limit."""
+    """Limits of a mosaic that a server sets."""
 
     tiles: int | None = None
-    """Largest number of tiles in a mosaic, summed over its scenes."""
+    """Largest number of tiles in a mosaic, summed over its scenes. None means no limit."""
     area: float | None = None
-    """Largest area in square kilometres. It applies to each scene and to the map that the mosaic makes."""
+    """Largest area in square kilometres, of each scene and of the mosaic's map. None means no limit."""
     pixels: int | None = None
-    """Largest number of pixels of the map, or of the maps of all days together."""
+    """Largest number of pixels of the map, or of the maps of all days together. None means 10**11 pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +183,9 @@ class MosaicPlan:
         return replace(self, assumed=self.assumed + doubtful)
 
     def map_of(self, rasters: Sequence[PlacedRaster]) -> tuple[MapGrid, PlacedArea | None]:
-        """Return the grid of the map of ``rasters``, and the area of interest in its pixels (None without an area).
+        """Return the pixel grid of the map of ``rasters``, and the area of interest in pixels of that grid.
 
-        ``rasters`` are the scenes or their results, in the order given.
+        The area is None if the request has none. ``rasters`` are the scenes or their results, in the order given.
         """
         grid = self._full_grid(rasters)
         if self.part is not None and not self._final:
@@ -241,10 +241,10 @@ def _shown(scales: frozenset[tuple[float, float]]) -> str:
 def _usable_scenes(
     scenes: Iterable[tuple[str, Callable[[], MosaicScene]]], *, assumed: list[str], skip_failed: bool
 ) -> tuple[MosaicScene, ...]:
-    """Make the scenes by calling the functions in ``scenes``, and leave out scenes that fail.
+    """Call the functions in ``scenes``, and return the scenes that they make. Leave out scenes that cannot be used.
 
-    A sentence about each scene that is left out is added to ``assumed``. Scenes outside of the bbox or aoi are always
-    left out, and other failed scenes only if ``skip_failed`` is True.
+    Scenes outside of the bbox or aoi are always left out, and other failed scenes only if ``skip_failed`` is True. A
+    sentence about each scene that is left out is added to ``assumed``.
     """
     kept = []
     for name, make in scenes:

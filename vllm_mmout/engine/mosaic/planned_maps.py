@@ -38,7 +38,7 @@ class PlannedMap:
 def planned_maps(
     mosaic: Mosaic, scenes: Sequence[MosaicScene], params: OutputParams, target: Target | None
 ) -> tuple[PlannedMap, ...]:
-    """Return the maps that a mosaic makes: one, or with ``each_day`` one for each day, the earliest day first.
+    """Return the plan of a mosaic's map. If ``each_day`` is set, return a plan for each day, the earliest first.
 
     Raises:
         OptionError: ``each_day`` is set, and a scene has no date, or dates of several days.

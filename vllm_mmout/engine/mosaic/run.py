@@ -36,7 +36,7 @@ INPUTS, ORDER = "MMOUT_INPUTS", "MMOUT_MOSAIC"
 used where several overlap."""
 
 _MOST_NAMES = 10
-"""Largest number of scene names after "The same holds for", in a message about several scenes."""
+"""Largest number of scene names that a message about several scenes lists. Further scenes are only counted."""
 
 
 class MosaicRun:
@@ -65,7 +65,7 @@ class MosaicRun:
         self._aborted = False
 
     def params(self, index: int) -> OutputParams:
-        """Return the options for the request of scene ``index``, which saves its result in the temporary folder."""
+        """Return the options for running scene ``index``. Their ``path`` is a file in the temporary folder."""
         return msgspec.structs.replace(
             self.plan.scenes[index].params(self.plan.scene_params), path=str(self._path(index))
         )
@@ -95,7 +95,11 @@ class MosaicRun:
         self._assumed[index] = (*result.assumed, *empty)
 
     def failed(self, index: int, error: BaseException) -> None:
-        """Leave out a failed scene if the mosaic's options allow it. Otherwise raise an error with the scene's name."""
+        """Leave the failed scene ``index`` out of the mosaic if ``skip_failed`` is set. Otherwise raise the error.
+
+        An AbortedError, and any error that is not an MMOutError, is always raised. The message of a raised MMOutError
+        names the scene.
+        """
         name = self.plan.scenes[index].name
         if not self.plan.mosaic.skip_failed or not isinstance(error, MMOutError) or isinstance(error, AbortedError):
             raise named(error, name) if isinstance(error, MMOutError) else error
@@ -180,7 +184,10 @@ class MosaicRun:
         return self.plan.binding.processors[self.plan.binding.choice.pick(self.plan.params.processor)[0]]
 
     def _assumed_in(self, planned: PlannedMap, area: PlacedArea | None) -> tuple[str, ...]:
-        """Return sentences about everything assumed for a map: in the request, its scenes, and its area of interest."""
+        """Return the sentences about all assumptions that were made for a map.
+
+        The assumptions concern the whole mosaic, the scenes of the map, and the area of interest.
+        """
         own = self._assumed_of([index for index in planned.scenes if index in self._assumed])
         return tuple(dict.fromkeys([*self.plan.assumed, *own, *(() if area is None else area.assumed)]))
 
@@ -228,9 +235,9 @@ class MosaicRun:
 
 
 def _picture(results: Sequence[SceneResult], grid: MapGrid) -> InputPicture | None:
-    """Return a function that reads the scenes again and draws a map's input, or None if no scene can be read twice.
+    """Return a function that draws the scenes of a map as one picture. Return None if no scene can be read again.
 
-    ``results`` are in order of precedence.
+    The function reads the scenes again. ``results`` are in order of precedence.
     """
     pictures = [PlacedPicture(result.picture, result.placed) for result in results if result.picture is not None]
     return InputPicture(partial(pictures_on_grid, pictures, grid)) if pictures else None

@@ -1,4 +1,4 @@
-"""`MosaicScene`: a scene of a mosaic, whose header was read, and the part of it that the mosaic needs."""
+"""Define `MosaicScene`, which describes a scene of a mosaic: the properties in its header, and the part to read."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class MosaicScene:
     day: date | None
     """Day on which the scene was taken, or None if it is not stated."""
     days: tuple[date, ...]
-    """All days that are stated by the scene's files or by its catalogue, sorted, in UTC as far as known."""
+    """Sorted acquisition days that the scene's files or its catalogue state.
+
+    A time with a time zone counts as its day in UTC.
+    """
     written: date | None
     """Day in TIFFTAG_DATETIME, which may be the day when the file was written."""
     scales: frozenset[tuple[float, float]]
@@ -88,7 +91,7 @@ class MosaicScene:
         return replace(self, window=window)
 
     def with_window_below(self, grid: MapGrid, margin: int) -> MosaicScene:
-        """Return a copy of the scene whose read window is the part that ``grid`` covers, plus ``margin`` pixels around.
+        """Return a copy of the scene whose ``window`` covers a map's ``grid``, plus ``margin`` pixels on each side.
 
         Raises OutsideError if the grid lies outside the scene.
         """
@@ -160,7 +163,7 @@ def _days(data: Any, view: RasterView) -> tuple[date | None, tuple[date, ...], d
 
 
 def _scales(view: RasterView) -> frozenset[tuple[float, float]]:
-    """Return the pairs (scale, offset) in a scene's files that the reader does not apply to the pixels."""
+    """Return the pairs (scale, offset) that a scene's files state but the reader does not apply to the pixels."""
     files = view.raster.members_of(view.bands)
     packings = [packing for file in files for packing in file.packing if packing.told and not packing.applied]
     # The shift is added to the numbers: the rest of the offset is that of the sum.
@@ -169,7 +172,11 @@ def _scales(view: RasterView) -> frozenset[tuple[float, float]]:
 
 @contextmanager
 def _positions_kept(data: Any) -> Iterator[None]:
-    """Restore the position of each file object in an input after the ``with`` block, since a scene is opened twice."""
+    """Restore the read position of each file object in an input when the ``with`` block ends.
+
+    A mosaic opens each input twice, and must read it from the same position again. Raise InputError if a file object
+    cannot seek.
+    """
     files = list(_files_in(data))
     for file in files:
         if not (hasattr(file, "seekable") and file.seekable()):

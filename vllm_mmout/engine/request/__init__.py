@@ -1,1 +1,1 @@
-"""Code that takes a request from ``generate`` through the engine to its decoded result."""
+"""Read the input of a request, send the request to the engine, and decode the engine's output."""

@@ -191,7 +191,7 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_results(
         self, request: Request, when_sent: Callable[[], None] | None = None
     ) -> AsyncGenerator[MultimodalRequestOutput, None]:
-        """Run a request, and yield its early outputs and then its result. Closing the generator aborts the request.
+        """Run a request. Yield its progress reports and then its result. Closing the generator aborts the request.
 
         A slow consumer gets every report. ``when_sent`` is called when the request was sent to its engine.
         """
@@ -263,7 +263,7 @@ class BoundAsyncLLM(AsyncLLM):
     async def _mmout_prepare(
         self, request: Request, prompt: Any, max_tiles: int | None, max_area: float | None, *, checked: bool
     ) -> Request | Run:
-        """Check the options of a request, and read or open its input, in a thread. Return the prepared request.
+        """Check the options of a request. Then read or open its input in a thread. Return the prepared request.
 
         A request that is cut into tiles becomes a `Run`. If ``checked`` is True, the options are not checked again.
         """

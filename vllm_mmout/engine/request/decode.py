@@ -1,4 +1,4 @@
-"""Decode a request's output by its processors, in a thread of the decode pool."""
+"""Decode an engine output with the output processors of its request, in a thread of the decode pool."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ class Decodings(dict[str, Decoding]):
         decoding.observer.waits(decoding.nbytes)
 
     def take_out(self, decoding: Decoding) -> bool:
-        """Remove an engine output, and report to its `Observer` that the output no longer waits to be decoded.
+        """Remove an engine output from this dict. Return False if the output was already removed.
 
-        Return False if the output was already removed.
+        Also report to the engine's `Observer` that the output no longer waits to be decoded.
         """
         removed = self.pop(decoding.state.request_id, None)
         if removed is not None:

@@ -21,8 +21,10 @@ class HoldingOutputProcessor(OutputProcessor):
     ready: deque[Any]
     """Decoded results that ``LLM`` has not fetched. Results of an ``AsyncLLM`` go to its queues instead."""
     lock: RLock
-    """Lock for the attributes that several threads change. `RLock` is written in C, so that a Ctrl-C cannot leave it
-    held."""
+    """Lock for the attributes that several threads change.
+
+    An `RLock` is written in C. Therefore a Ctrl-C cannot leave the lock held.
+    """
     wakeup: Condition
     """Condition variable that is notified when a result is decoded or `poke` is called."""
     poked: bool = False
@@ -62,7 +64,10 @@ class HoldingOutputProcessor(OutputProcessor):
             return not self.request_states and bool(self.pending or self.ready)
 
     def get_num_unfinished_requests(self) -> int:
-        """Return the number of requests without a fetched result: still in the engine, being decoded, or ready."""
+        """Return the number of requests whose result was not fetched yet.
+
+        Their results are still in the engine, being decoded, or ready to be fetched.
+        """
         with self.lock:  # a decode thread moves requests from pending to ready
             return len(self.request_states) + len(self.pending) + len(self.ready)
 

@@ -162,11 +162,11 @@ def check_area(place: Georeference | None, size: tuple[int, int], most: float | 
 
 
 _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
-"""Keys of vLLM's prompt dict. A dict with keyword arguments of ``forward`` does not have them."""
+"""Keys of vLLM's prompt dict. A dict without any of these keys is the input itself, such as a dict of tensors."""
 
 
 def media_of(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
-    """Extract the input from ``data`` if that is a prompt dict of vLLM. Return other data unchanged.
+    """Return the input in ``data`` if ``data`` is a prompt dict of vLLM. Return any other ``data`` unchanged.
 
     Args:
         data: input as the user gave it.

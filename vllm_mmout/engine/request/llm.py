@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class BoundLLM(LLM):
-    """vLLM's ``LLM`` for a model with output processors that answers in one forward pass."""
+    """vLLM's ``LLM`` for a pooling model with output processors. Its ``generate`` returns decoded objects."""
 
     llm_engine: BoundLLMEngine
     pooling_task: Any

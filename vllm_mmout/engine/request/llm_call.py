@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_OPENED_AHEAD = 4
 """Largest number of scenes that are opened ahead of time between two engine steps, while other scenes run."""
 _REFUSALS = (MMOutError, VLLMClientError, ValueError)
-"""Errors that `LLMEngine.add_request` raises to refuse a request. Only this request then fails.
+"""Errors that `LLMEngine.add_request` raises to refuse a request. Such an error fails only the refused request.
 
 vLLM raises ValueError for a prompt that it cannot turn into tokens.
 """
@@ -70,8 +70,10 @@ class Call:
         self.waiting = deque(range(len(inputs)))
         """Indices of the inputs that were not sent to the engine yet."""
         self.prepared: Request | Run | None = None
-        """Next input, already prepared, which waits until the limits on requests allow sending it, or None. A small
-        input is prepared as a `Request`, and a scene as a `Run`."""
+        """Prepared input that waits until the limits on requests allow sending it. None if no input waits.
+
+        A small input is prepared as a `Request`, and a scene as a `Run`.
+        """
         self.runs: list[Run] = []
         """Scenes, and other requests that are split into parts, whose result is pending."""
         self.in_flight: dict[str, Request] = {}

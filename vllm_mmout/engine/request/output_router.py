@@ -116,7 +116,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         request_index: int = 0,
         queue: RequestOutputCollector | None = None,
     ) -> None:
-        """Add a request as vLLM does. If its output must be decoded, store the decoding options in its state."""
+        """Add a request as vLLM does. If the request has decoding options, store them in its `RoutedRequestState`."""
         self._check_has_input(request)
         ours = ticket(Request)
         if ours is not None:  # set before vLLM adds the request, so that an interrupt in between can abort it
@@ -149,9 +149,10 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             )
 
     def _read(self, pooling_params: PoolingParams | None) -> Request | None:
-        """Read and check the decoding options that a client has put into ``pooling_params`` itself.
+        """Read and check the decoding options in ``pooling_params``. Return a `Request` with these options.
 
-        Return None if the request has no such options. Its output then stays a raw tensor.
+        A client may store options there without a call of this package. Return None if ``pooling_params`` lacks
+        options. The request's output then stays a raw tensor.
         """
         try:
             params = wire.read(pooling_params)

@@ -1,4 +1,4 @@
-"""State of a request to the engine, from the caller's options to the decoded result."""
+"""Define `Request`, which holds the options, input and progress of a request to the engine."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Function that georeferences a decoded output and, if the request has a path, saves it there.
+"""Function that georeferences a decoded output. It also saves the output if the request has a path.
 
-Its arguments are the output and the name of the processor that made it. If a user's request asks for a single output,
-the name is None. For tiles and other parts of a request, the name is always given.
+The arguments are the output and the name of the output's processor. If a user's request asks for a single
+output, the name is None. For tiles and other parts of a request, the name is always given.
 """
 Kind = TypeVar("Kind")
 
@@ -44,13 +44,14 @@ class PartInput:
     parts: Sequence[Part]
     """Tiles, or other parts of the user's input, that the engine will compute. Their field ``output`` is still None."""
     prompt: Any = None
-    """Rendered prompt of a tile or another single part. Blocks of tiles have ``tensors`` instead. Tiles without valid
-    pixels have neither.
+    """Rendered prompt of a single tile or other part. None for a block of tiles, which has ``tensors`` instead.
+
+    For tiles without valid pixels, which are not sent to the engine, both ``prompt`` and ``tensors`` are None.
     """
     tensors: Mapping[str, Any] | None = None
-    """Keyword arguments of ``forward`` for a block of tiles, with the tiles on axis 0. None if this is not a block.
+    """Keyword arguments of ``forward`` for a block of tiles, with the tiles on axis 0. None for other inputs.
 
-    They are kept until the engine has answered, because its worker may read them in shared memory.
+    The tensors are kept until the engine has answered, because the engine's worker may read them in shared memory.
     """
     is_block: bool = False
     """Whether this input is a block of tiles, so that the engine's output has the tiles on axis 0."""
@@ -162,8 +163,10 @@ class Request:
     newest.
     """
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
-    """Engine outputs that wait until an earlier output of the request is decoded, as pairs: the result object that will
-    hold the decoded output, and the bytes to decode."""
+    """Queue of engine outputs that wait until an earlier output of the request is decoded.
+
+    Each entry is a pair: the result object for the caller, and the bytes to decode.
+    """
     answer_bytes: int = 0
     """Size of the engine's latest output in bytes."""
     total: int = 1
@@ -188,7 +191,10 @@ class Request:
         return Progress(shown_after[self._shown - 1], self.steps, self._shown - 1)
 
     def release(self) -> None:
-        """Drop the prompt and the ``finish`` callback, because tasks of vLLM may keep this object alive for longer."""
+        """Drop the prompt and the ``finish`` callback of an ended request, to free their memory.
+
+        Tasks of vLLM may keep this object alive after the request has ended.
+        """
         self.prompt, self.finish = None, as_it_is
 
 

@@ -1,4 +1,7 @@
-"""Results that a request asks for: one from each output processor, or several kinds of output from one processor."""
+"""Define `AskedResult`, one of the results that a request asks for.
+
+A request asks for one result from each of its output processors, or for several kinds of output from one processor.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class AskedResult:
     """One result that a request asks for, with the output processor and the options that make it."""
 
     name: str
-    """Name of the result: its kind if the request asks for several kinds of output, else its processor's name."""
+    """Name of the result: the kind of output if ``is_kind`` is True, else the name of the output processor."""
     processor: OutputProcessor
     params: OutputParams
     """Options of the request. If it asks for several kinds of output, ``params.output`` is the kind of this result."""
@@ -60,7 +63,7 @@ class AskedResult:
 
 
 def asked_results(binding: Binding, params: OutputParams) -> tuple[AskedResult, ...]:
-    """Return the results that a request asks for, in its order."""
+    """Return the results that a request asks for, in the order of the request's processors or kinds of output."""
     processor_names = binding.choice.pick(params.processor)
     if not isinstance(params.output, tuple):
         return tuple(AskedResult(name, binding.processors[name], params) for name in processor_names)

@@ -51,4 +51,4 @@ def request_span(router: RoutedOutputProcessor, request: Request) -> Iterator[Ad
 
 
 def _ignore(**attributes: str | int) -> None:
-    """Ignore the attributes of a span. Used if vLLM does not export traces, so that no span is open."""
+    """Ignore the attributes, because no span is open. Used if vLLM does not export traces."""

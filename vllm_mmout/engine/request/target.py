@@ -1,4 +1,4 @@
-"""Output file or folder of a request, and the checks of it before the model runs."""
+"""Check, before the model runs, that a request's results can be saved in its file or folder, and save them later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _CATALOGUED_FORMAT: Final = "tiff"
-"""Name of the only format of result files beside which a catalogue record, such as a STAC item, can be saved."""
+"""Name of the only file format of results for which a catalogue record, such as a STAC item, can be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,10 @@ class Target:
 
     @property
     def suffix(self) -> str | None:
-        """Suffix of ``path``. None for a folder, where the suffix depends on each result's format."""
+        """Suffix of the file that ``path`` names, or None if ``path`` is a folder.
+
+        In a folder, the suffix of a file depends on the format of its result.
+        """
         return None if self.folder else written_suffix(self.path)
 
     def file(self, formats: Iterable[str], processor_name: str | None = None) -> Path | BucketPath:
@@ -216,10 +219,12 @@ def check_suffix(binding: Binding, params: OutputParams, target: Target | None) 
 def check_place(
     binding: Binding, params: OutputParams, target: Target | None, place: Georeference | None, *, tiles: bool
 ) -> None:
-    """Raise, before the model runs, if the result's format cannot store a georeference or needs a missing package.
+    """Raise, before the model runs, if the file of a result could not store ``place``, the input's georeference.
 
-    ``place`` is the georeference of the input. Rasters of an input cut into `tiles` are joined in a GeoTIFF whatever
-    the result's format is, so a GeoTIFF must be able to store the georeference then.
+    Also raise if the file's format needs a missing package, or if a STAC item cannot be written for the results.
+
+    Rasters of an input cut into `tiles` are joined in a GeoTIFF whatever the result's format is, so a GeoTIFF must be
+    able to store the georeference then.
     """
     formats: list[str | None] = []
     for result in asked_results(binding, params):
@@ -239,7 +244,10 @@ def check_place(
 
 
 def _checked_format(result: AskedResult, target: Target | None, place: Georeference | None) -> str | None:
-    """Return the result's file format. Raise if it cannot store the georeference, or needs a missing package."""
+    """Return the result's file format. Raise SaveError if the format cannot store ``place``, the georeference.
+
+    Also raise SaveError if the format needs a missing package. Return None if ``target`` is None.
+    """
     if target is None:
         return None
     formats = result.formats or {"": ""}

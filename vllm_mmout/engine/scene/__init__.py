@@ -1,1 +1,1 @@
-"""Scenes: user requests that are cut into many tiles, whose results are joined again."""
+"""Run scenes, which are user requests cut into many tiles, and join the results of the tiles."""

@@ -78,7 +78,7 @@ class AsyncRuns:
         self.turn()
 
     def wake(self) -> None:
-        """Make the event loop send the next tiles soon, by a call of `turn`. May be called from any thread."""
+        """Make the event loop call `turn` soon, which sends the next tiles. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -185,7 +185,10 @@ class AsyncRun:
 
     @contextmanager
     def _unattended(self) -> Iterator[None]:
-        """Keep only the newest preview image while the ``with`` block runs, because nobody takes the images then."""
+        """Keep only the newest preview image during the ``with`` block, while the client does not take images.
+
+        The block yields a report, and ends when the client asks for the next report.
+        """
         growing = self.run.growing
         if growing is not None:
             growing.awaited = False
@@ -278,5 +281,5 @@ class AsyncRun:
 
 
 def _answer_bytes(task: asyncio.Task[int]) -> int:
-    """Return the size in bytes of the engine's answer, the result of a finished ``task``, or 0 if the task failed."""
+    """Return the result of a finished ``task``: the size in bytes of an answer. Return 0 if the task failed."""
     return 0 if task.cancelled() or task.exception() is not None else task.result()

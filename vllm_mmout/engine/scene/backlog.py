@@ -26,10 +26,10 @@ class Countable(Protocol):
 
 @dataclass(slots=True)
 class Backlog:
-    """Counter of the unfinished tiles of all requests in this process, and of their expected time. Not thread-safe.
+    """Counter of the unfinished tiles of all requests in this process. It also estimates the time to finish the tiles.
 
-    The seconds of a tile are the time in which the backlog was not empty, divided by the number of tiles finished in
-    that time. This counts all engines together, and includes reading and joining.
+    The backlog is not thread-safe. The seconds of a tile are the time in which the backlog was not empty, divided by
+    the number of tiles finished in that time. This counts all engines together, and includes reading and joining.
     """
 
     observer: Observer = SILENT

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _OPEN_BYTES = max(48 << 20, READ_AHEAD_BYTES)
-"""Memory in bytes for tiles that are not completely read yet. It limits how many columns of tiles are read together.
+"""Memory limit in bytes for partly read tiles. The limit determines how many columns of tiles are read together.
 
-It is larger if more threads read. Segments of the file that straddle two groups of columns are decoded twice, so fewer
-groups take less processor time. The tiles may need more memory if the segments of the file are large.
+More columns at a time take less processor time, because a segment of the file that straddles two groups of columns is
+decoded twice. Large segments of the file may need more memory than this limit.
 """
 
 
@@ -58,10 +58,11 @@ def output_stride(binding: Binding, params: OutputParams) -> int:
 
 
 def _sides_of_patches(mapper: PlanesMapper, size: tuple[int, int], params: OutputParams, patch: int) -> tuple[int, int]:
-    """Return the tile (height, width) for models whose result has one pixel per ``patch`` x ``patch`` input pixels.
+    """Return the sides (height, width) of the tiles in pixels, if each result pixel covers a patch of the input.
 
-    The tiles are square if the model's tiles are, since the patches' rows are found by their number. An input that is
-    smaller than the model's tiles gets a tile of its own size, rounded up to whole patches, if the model takes it.
+    A patch has ``patch`` x ``patch`` pixels. The tiles are square if the model's tiles are, since the patches' rows are
+    found by their number. An input that is smaller than the model's tiles gets a tile of its own size, rounded up to
+    whole patches, if the model takes it.
     """
     sides = mapper.tile_sides(params.tile)
     least = -(-max(*size, 2 * params.overlap) // patch) * patch

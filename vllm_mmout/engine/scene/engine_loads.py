@@ -19,11 +19,16 @@ class Load:
     tiles: int = 0
     """Number of unanswered tiles. Any other request that the engine has not answered counts as one tile."""
     steps: float = 0.0
-    """Number of engine steps that the work takes. A block of tiles takes 1, and any other request a fraction of a step.
+    """Number of engine steps that the unanswered work takes. A block of tiles counts as 1 step.
+
+    Any other request counts as a fraction of a step, because the engine computes several such requests in one step.
     """
     since: float = 0.0
-    """Time when the engine began its current work, in seconds of ``EngineLoads.clock``. This is the time of its latest
-    answer, or of the request that ended its idle time."""
+    """Time when the engine began its current work, in seconds of ``EngineLoads.clock``.
+
+    This is the time of the engine's latest answer. If the engine was idle after that answer, it is the time when the
+    next request was sent.
+    """
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ class FanOut(ABC):
 
     @abstractmethod
     def join(self, processor_name: str, parts: Iterator[Part]) -> Any:
-        """Join the decoded tiles of a processor to one result. Tiles arrive in any order. Called in a thread."""
+        """Join the decoded tiles of a processor into one result. Tiles arrive in any order. Called in a thread."""
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
         """Save the results of all processors if the request has a path, and return them."""
@@ -143,7 +143,7 @@ class FanOut(ABC):
         return ready
 
     def decoded(self, block: PartInput, processor_name: str, outputs: Sequence[Any]) -> None:
-        """Pass decoded tiles to the thread that joins the outputs of their processor. Called by decoding threads."""
+        """Pass decoded ``outputs`` to the thread that joins this processor's tiles. Called by decoding threads."""
         self._lanes[processor_name].put(PartBlock(block.parts, outputs))
 
     def failed(self, block: PartInput, error: BaseException) -> None:
@@ -151,7 +151,7 @@ class FanOut(ABC):
         self.stop(block.named_in(error))
 
     def outcome(self) -> Mapping[str, Any]:
-        """Return the results by processor name, or raise the error of a failed request. The caller must close them."""
+        """Return the results by processor name. Raise if the request failed. The caller must close the results."""
         if self.error is not None:
             raise self.error
         return {name: lane.take_result() for name, lane in self._lanes.items()}
@@ -218,7 +218,7 @@ class FanOut(ABC):
         self._ended(name)
 
     def _ended(self, name: str | None) -> None:
-        """Record that a thread has ended or was abandoned. After the last one, free the memory budget of all tiles."""
+        """Record that a thread has ended or was abandoned. After the last thread, free all tiles' memory budget."""
         with self._lock:
             if name not in self._running:
                 return

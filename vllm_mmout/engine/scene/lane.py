@@ -35,7 +35,7 @@ class TiledRequest(Protocol):
 
 
 class Lane:
-    """Queue of a processor's decoded tiles. The thread that joins them iterates over it, in the order of arrival."""
+    """Queue of a processor's decoded tiles. Iterating over the queue yields the tiles in the order of arrival."""
 
     def __init__(self, processor_name: str, request: TiledRequest) -> None:
         self.processor_name = processor_name

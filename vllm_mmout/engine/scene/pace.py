@@ -11,7 +11,7 @@ BLOCK_S = 0.05
 OUTPUT_BYTES = 64 << 20
 """Largest size in bytes of the output that an engine returns for one block of tiles. It limits the tiles per block."""
 BLOCK_DIVISOR = 4
-"""Divisor that makes blocks of tiles smaller while requests for small inputs arrive, so that they wait less."""
+"""Divisor of the number of tiles in a block while requests for small inputs arrive. These requests then wait less."""
 _GROWTH = 4
 """Largest number of tiles in a block, as a multiple of the largest block so far."""
 _MEMORY = 0.7
@@ -19,15 +19,16 @@ _MEMORY = 0.7
 _LONGEST_BLOCKS = 10
 """Upper limit of the time recorded for one block, as a multiple of `BLOCK_S`. Longer times are cut to this limit."""
 _MOST_KEPT = 64
-"""Number of kinds of scenes whose measurements are kept."""
+"""Largest number of `Pace` objects (measurements of similar scenes) that `Paces` keeps."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Measured time and output size per tile of scenes of a kind. They decide how many tiles an engine gets at once.
+    """Measured time and output size per tile, from which `block_size` computes the size of the next block of tiles.
 
-    The first scene of a kind starts with a block of one tile, since the size of its results is unknown. Later blocks
-    are at most `_GROWTH` times as large as the largest block so far.
+    Scenes with equal options, tile sizes and dtypes share the measurements. The first of these scenes starts with a
+    block of one tile, since the size of its results is unknown. Later blocks are at most `_GROWTH` times as large as
+    the largest block so far.
     """
 
     _largest: int = 0
@@ -58,9 +59,9 @@ class Pace:
 
 
 class Paces:
-    """Measurements of the scenes of an engine. Scenes with equal options, tiles and dtypes share them.
+    """Collection of `Pace` measurements. Scenes with equal options, tile sizes and dtypes share a `Pace`.
 
-    So only the first such scene starts with small blocks, which take a GPU nearly as long as large ones.
+    Only the first of these scenes starts with small blocks, which take a GPU nearly as long as large blocks.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,10 @@ class Paces:
         self._lock = threading.RLock()  # written in C, so that an interrupt cannot leave it held
 
     def of(self, kind: Hashable) -> Pace:
-        """Return the measurements of scenes of a kind. Only the kinds that were used last are kept."""
+        """Return the `Pace` that is stored under the key ``kind``. Create a new `Pace` if the key is missing.
+
+        The key consists of a scene's options, tile size and dtype. Only the `_MOST_KEPT` keys used last are kept.
+        """
         with self._lock:
             self._kept[kind] = pace = self._kept.pop(kind, None) or Pace()
             if len(self._kept) > _MOST_KEPT:

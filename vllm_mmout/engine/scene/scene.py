@@ -187,7 +187,7 @@ class Scene(Run):
     def _inputs_of(
         self, view: RasterView, pixels: NDArray[Any], parts: Sequence[Part], places: Sequence[int]
     ) -> Iterator[PartInput]:
-        """Yield a block of tiles as inputs for the engine. Only the tiles at the indices ``places`` have tensors."""
+        """Yield `PartInput` objects for a block of tiles. The engine computes only the tiles at indices ``places``."""
         if len(places) < len(parts):
             yield PartInput([part for place, part in enumerate(parts) if place not in places])
         if places:
@@ -274,7 +274,7 @@ class Scene(Run):
         return joined.source.lay(output)
 
     def deliver(self, results: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Save the results if the request has a path, and return them. If saving fails, remove all their files."""
+        """Save each result if the request has a path. If a save fails, remove the saved files. Return the results."""
         params = self.request.params
         several = isinstance(params.processor, tuple)
         delivered: dict[str, Any] = {}

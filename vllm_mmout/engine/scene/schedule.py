@@ -49,7 +49,7 @@ class Schedule:
         """Queue of the blocks of tiles that wait to be sent to an engine, each with its scene."""
         self._given_up: deque[Run] = deque()
         self._reported: set[Run] = set()
-        """Failed scenes that `turn` has already listed as failed, and that have not ended yet."""
+        """Scenes that an earlier call of `turn` has listed in `Turn.failed`, and that are still in the schedule."""
 
     @property
     def room(self) -> int:
@@ -60,7 +60,7 @@ class Schedule:
     """Time in seconds until `turn` must be called again, unless a thread asks for an earlier call."""
 
     def add(self, run: Run) -> None:
-        """Add a scene to the schedule. If it has to wait for other scenes, its input is closed until it starts."""
+        """Add a scene to the schedule. If the scene must wait for others to end, its input may be closed meanwhile."""
         if self.room < 1:
             run.pause()
         self.waiting.append(run)
@@ -72,7 +72,10 @@ class Schedule:
             runs.remove(run)
 
     def give_up(self, run: Run) -> None:
-        """Have the next call of `turn` remove the stopped ``run``, whether its scene has started or still waits."""
+        """Mark a stopped scene for removal. If the scene still waits to start, the next call of `turn` removes it.
+
+        A scene that has started is removed by the first call of `turn` after it has finished.
+        """
         self._given_up.append(run)
 
     def answered(self, run: Run, part: PartInput, engine: int = 0, nbytes: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Let inputs of one forward pass go before the tiles of scenes that use the same engines."""
+"""Give small inputs priority over the tiles of scenes. A small input needs a single forward pass."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from contextlib import contextmanager
 from typing import Final
 
 SMALL_BLOCKS_S: Final = 1.0
-"""Time in seconds after the arrival of a small input. During this time, scenes send smaller blocks of tiles, so that
-the engine answers the small input sooner. A small input needs a single forward pass."""
+"""Time in seconds for which scenes send smaller blocks of tiles after a small input has arrived. An engine then
+answers the small input sooner."""
 HOLD_S: Final = 0.02
-"""Longest time in seconds that scenes hold blocks back because other inputs are being read. Then an engine must answer
-a block before scenes hold blocks back again. Many inputs one after the other therefore cannot stop a scene."""
+"""Longest time in seconds for which scenes hold back their blocks of tiles while new requests are being read.
+
+If requests are still being read after this time, an engine must answer a block before the next hold begins.
+"""
 READ_S: Final = 0.05
-"""Time in seconds after the arrival of a request. Scenes hold blocks back for the request only during this time, which
-is enough to read a file on this machine. During a longer wait, such as a download, engines would be idle for nothing.
+"""Longest time in seconds, counted from the arrival of a request, for which scenes hold back blocks of tiles for it.
+
+The time is enough to read a file on this machine. During a longer wait, such as a download, engines would be idle.
 """
 
 
@@ -31,23 +34,26 @@ class SmallInputs:
         self._wake = wake
         self._small_blocks_until = 0.0
         self._unsent: dict[object, float] = {}
-        """Time of arrival of each new request whose input is being read, or that was not sent to an engine yet."""
+        """Arrival time of each new request that was not sent to an engine yet. Each key is a placeholder object."""
         self._held_since = 0.0
-        """Time when the latest hold began: at the arrival of a request, or at an engine's answer after a hold."""
+        """Time, by ``time.monotonic()``, from which scenes may hold back their blocks for `HOLD_S` seconds."""
 
     def arrived(self) -> None:
         """Make scenes send smaller blocks for `SMALL_BLOCKS_S` seconds, because a small input has arrived."""
         self._small_blocks_until = time.monotonic() + SMALL_BLOCKS_S
 
     def block_answered(self) -> None:
-        """Hold blocks back again if requests are still being read and the latest hold has ended."""
+        """Record that an engine has answered a block of tiles. Scenes may then hold back blocks again for new requests.
+
+        A hold that has not ended yet is not prolonged.
+        """
         now = time.monotonic()
         if now >= self._held_since + HOLD_S:
             self._held_since = now
 
     @contextmanager
     def holding_blocks(self) -> Iterator[Callable[[], None]]:
-        """Have scenes send no blocks while a new request is read, so that it finds an idle engine when it is sent.
+        """Make scenes hold back blocks of tiles while a new request is read. The request then finds an idle engine.
 
         The ``with`` statement gives a function. Call it when the request was sent, or turned out to be a scene. Scenes
         send blocks again from then on, and in any case after `HOLD_S` or `READ_S`.
@@ -74,5 +80,5 @@ class SmallInputs:
 
     @property
     def gives_way(self) -> bool:
-        """Whether a small input has arrived within the last `SMALL_BLOCKS_S` seconds."""
+        """Whether scenes give way to small inputs. True for `SMALL_BLOCKS_S` seconds after a small input arrives."""
         return time.monotonic() < self._small_blocks_until

@@ -1,4 +1,4 @@
-"""Class of vLLM's workers whose model has an output processor."""
+"""`BoundWorker`: vLLM's worker class for models with output processors."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ Pooled: TypeAlias = "torch.Tensor | Sequence[RequestOutcome | None]"
 
 
 class Stepped(list["Outcome | None"]):
-    """List of a step's raw outputs by request. Its attribute ``early`` holds previews of unfinished requests.
+    """List with the raw output of each request of a step. Its attribute ``early`` has previews of unfinished requests.
 
     An unfinished request has the entry None in the list.
     """
@@ -168,7 +168,10 @@ class ReducingPooler(Pooler):
         return picks if isinstance(picks, wire.Failure) else _packed(picks)
 
     def _picks(self, raw: Raw, count: int, params: OutputParams) -> dict[str, Raw] | wire.Failure:
-        """Run ``reduce`` of each requested processor on ``count`` requests or tiles. Return the results by name."""
+        """Run ``reduce`` of each requested processor on ``raw``. Return a dict: processor name -> result.
+
+        ``raw`` holds the raw outputs of ``count`` requests or tiles. Return a Failure if a processor raises.
+        """
         picks: dict[str, Raw] = {}
         name = "request"
         try:
@@ -217,7 +220,10 @@ def _shapes(raw: Raw) -> tuple[object, ...]:
 
 
 def _stack(pooled: Pooled, rows: list[int]) -> Raw:
-    """Return the raw outputs with indices ``rows``, stacked on axis 0. If that is all of ``pooled``, do not copy."""
+    """Stack the raw outputs with the indices ``rows`` on axis 0.
+
+    If ``rows`` are all rows of a tensor ``pooled``, return the tensor without a copy.
+    """
     if isinstance(pooled, torch.Tensor):
         return pooled if len(rows) == pooled.shape[0] else pooled[rows]
     chosen: list[Any] = [pooled[row] for row in rows]

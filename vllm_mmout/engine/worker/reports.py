@@ -27,11 +27,14 @@ class Reports:
         self._rows: dict[int, torch.Tensor] = {}
 
     def put(self, row: int, buffer: torch.Tensor) -> None:
-        """Store the early output of the request at index ``row`` of the batch, packed as uint8 [bytes]."""
+        """Store ``buffer``, the packed early output (uint8 [bytes]) of the request at index ``row`` of the batch."""
         self._rows[row] = buffer
 
     def attach_to(self, output: Any) -> Any:
-        """Add the stored early outputs to the worker's ``output`` of a step, and return it. The store is then empty."""
+        """Attach the stored early outputs to ``output``, the worker's output of a step, and empty the store.
+
+        Return ``output``, or a wrapper of ``output`` if it is still being copied to the host.
+        """
         if not self._rows or output is None:
             return output
         rows, self._rows = self._rows, {}
@@ -41,7 +44,7 @@ class Reports:
 
 
 class _LateOutput(AsyncModelRunnerOutput):
-    """Output of a step that is still being copied to the host. `get_output` waits for it and attaches previews."""
+    """Output of a step that is still being copied to the host. `get_output` waits, then attaches the early outputs."""
 
     def __init__(self, output: AsyncModelRunnerOutput, rows: dict[int, torch.Tensor]) -> None:
         self._output = output
@@ -59,9 +62,9 @@ def _with(output: ModelRunnerOutput, rows: dict[int, torch.Tensor]) -> ModelRunn
 
 
 def add_reports(outputs: dict[int, EngineCoreOutputs], output: ModelRunnerOutput, requests: dict[str, Any]) -> None:
-    """Insert early outputs of a step in ``outputs``, before the results that the scheduler sends to each client.
+    """Insert the early outputs of a step in ``outputs``, which maps each client's index to the results for the client.
 
-    ``output`` is the worker's output of the step, to which they are attached.
+    Early outputs come before the other results. They are attached to ``output``, the worker's output of the step.
 
     Reports of a request that is not in `requests`, the scheduler's own table, are dropped: the request was aborted.
     """

@@ -11,16 +11,16 @@ import zmq
 SPINS_S = 0.002
 """Time that a process polls for a message before it sleeps until it is woken, in seconds."""
 LONGEST_SLEEP_MS = 100
-"""Longest sleep in milliseconds of a process that waits for a message, because a wake-up call may be lost.
+"""Longest time in milliseconds that a process sleeps while it waits for a message. The process then looks for the
+message itself, because ZeroMQ may have lost the wake-up call.
 
-ZeroMQ can lose the call to a reader whose socket keeps only one message. vLLM's reader would then sleep for five
-seconds.
+vLLM's reader would sleep for up to five seconds.
 """
 _MAX_QUEUED_CALLS = 1000
-"""Largest number of wake-up calls that the writer of a message queue keeps for a reader that sleeps. It replaces vLLM's
-limit of 1, which is made for readers that poll and need no calls.
+"""Largest number of wake-up calls that the writer of a message queue keeps for a sleeping reader. Further calls are
+dropped.
 
-Calls beyond the limit are dropped, and a sleeping reader would miss them.
+vLLM's limit is 1, because its readers poll and need no wake-up calls.
 """
 
 
@@ -61,7 +61,7 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Let a message queue's reader sleep instead of polling, or let its writer keep the calls that wake readers.
+    """Set up a message queue's reader to sleep instead of polling, or the queue's writer to keep wake-up calls.
 
     ``condition`` is the queue's ``SpinCondition`` in this process, which is either a reader or the writer. It is None
     if all readers are on other machines.

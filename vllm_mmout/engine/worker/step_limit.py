@@ -20,8 +20,8 @@ from typing import Any, Final
 from vllm_mmout.log import logger
 
 _CHECKS_PER_LIMIT: Final = 4
-"""Smallest number of times that a running step is checked before its time limit is over. With a long limit there are
-more checks, one per second."""
+"""Number of times that a running step is checked within its time limit. If the limit is longer than 4 seconds, the step
+is checked every second instead."""
 _LONGEST_PAUSE_S: Final = 1.0
 _STACKS_S: Final = 5.0
 """Time in seconds for the workers to write their stack traces before they are killed."""

@@ -40,7 +40,7 @@ class Times:
     copied: float
 
     def append_to(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Append the start and end times of a step to ``buffer``, a request's result. Return the longer tensor.
+        """Append the times of a step to ``buffer``, a request's result. Return result and times as a new tensor.
 
         Both tensors are uint8 [bytes] in CPU memory.
         """
@@ -49,7 +49,7 @@ class Times:
 
     @staticmethod
     def read(buffer: torch.Tensor) -> Times | None:
-        """Return a step's start time and the end times of its stages from a request's result, or None if not found."""
+        """Return the times at the end of ``buffer``, a request's result. Return None if ``buffer`` holds no times."""
         if buffer.dtype != torch.uint8 or buffer.numel() < _FORM.size:
             return None
         *times, magic = _FORM.unpack(buffer[-_FORM.size :].numpy().tobytes())
@@ -96,9 +96,10 @@ class StepTrace:
             torch.accelerator.synchronize()
 
     def _step(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``work``, the worker's ``execute_model`` or ``sample_tokens``. Record the step's times if it has output.
+        """Run a step, or a part of a step, by calling ``work``. Record the times of the step if it produced output.
 
-        The output may still be on its way to the host. The times are then recorded when the copy is complete.
+        ``work`` is the worker's ``execute_model`` or ``sample_tokens``. The output may still be on its way to the host.
+        The times are then recorded when the copy is complete.
         """
         self._requests, self._entered = (), time.monotonic()
         output = work(*args, **kwargs)
