@@ -161,6 +161,14 @@ def test_parts_are_sent_until_two_steps_of_them_are_in_flight():
     assert sent(schedule.turn()) == [8]
 
 
+def test_a_block_is_answered_once():
+    """Its result comes after the engine's answer, and makes no room for another block."""
+    schedule, (run,) = scheduled(Work([block(0, 16)]))
+    assert sizes(schedule.turn()) == [[0], [1]]
+    answers = [schedule.answered(run, block(0, 1), nbytes=10), schedule.answered(run, block(0, 1))]
+    assert (answers, sizes(schedule.turn())) == ([True, False], [[2, 3, 4, 5]])
+
+
 def test_a_block_is_cut_to_the_size_that_the_engine_takes():
     """The first blocks have one and four tiles, and the rest waits until an answer makes room."""
     schedule, (run,) = scheduled(Work([block(0, 16)]))
@@ -191,7 +199,7 @@ def test_beside_single_requests_only_idle_engines_get_blocks():
     schedule, (run,) = scheduled(Work([block(0, 8)]), engines=2)
     assert sizes(schedule.turn(gives_way=True)) == [[0], [1]]
     assert sizes(schedule.turn(gives_way=True)) == []
-    schedule.answered(run, block(1, 1), engine=1, nbytes=10)
+    schedule.answered(run, block(1, 1), nbytes=10)
     turn = schedule.turn(gives_way=True)
     assert (sizes(turn), turn.sendings[0][2]) == ([[2]], 1)
 

@@ -194,7 +194,8 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         The request counts as unfinished until its result is delivered.
         """
         request.due.append((shell, buffer))
-        request.answer_bytes = buffer.nbytes
+        if shell.finished and request.on_answer is not None:
+            request.on_answer(0 if wire.is_failure(buffer) else buffer.nbytes)
         if state.request_id not in self.pending:
             self._start_next(state, request)
 

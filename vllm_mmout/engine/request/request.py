@@ -167,8 +167,11 @@ class Request:
 
     Each entry is a pair: the result object for the caller, and the bytes to decode.
     """
-    answer_bytes: int = 0
-    """Size of the engine's latest output in bytes."""
+    on_answer: Callable[[int], object] | None = None
+    """Function that is called when the engine has answered, before the answer is decoded. None for a whole input.
+
+    Its argument is the size of the answer in bytes, or 0 for an error. It is not called if the request is aborted.
+    """
     total: int = 1
     """Number of tiles of the request."""
     done: int = 0
@@ -191,11 +194,11 @@ class Request:
         return Progress(shown_after[self._shown - 1], self.steps, self._shown - 1)
 
     def release(self) -> None:
-        """Drop the prompt and the ``finish`` callback of an ended request, to free their memory.
+        """Drop the prompt and the callbacks of an ended request, to free their memory.
 
         Tasks of vLLM may keep this object alive after the request has ended.
         """
-        self.prompt, self.finish = None, as_it_is
+        self.prompt, self.finish, self.on_answer = None, as_it_is, None
 
 
 TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
@@ -90,10 +91,10 @@ class AsyncRuns:
         if self.schedule.running:
             self.wake()
 
-    def answered(self, run: Run, part: PartInput, engine: int, nbytes: int) -> None:
-        """Record an engine's answer to a block of tiles. ``nbytes`` is the answer's size, or 0 if the block failed."""
-        self.schedule.answered(run, part, engine, nbytes)
-        self.small_inputs.block_answered()
+    def answered(self, run: Run, part: PartInput, nbytes: int = 0) -> None:
+        """Record that an engine has answered a block of tiles, see `Schedule.answered`. Send the next tiles soon."""
+        if self.schedule.answered(run, part, nbytes):
+            self.small_inputs.block_answered()
         self.wake()
 
     def turn(self) -> None:
@@ -131,7 +132,7 @@ class AsyncRun:
         """Event that is set when the scene has succeeded or failed."""
         self._runs = runs
         self._send = send
-        self._tasks: set[asyncio.Task[int]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._waited = False
         self._running: asyncio.Task[None] | None = None
 
@@ -234,16 +235,14 @@ class AsyncRun:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # A task that is cancelled before it starts runs none of its code, so its end is counted here.
-        task.add_done_callback(lambda task: self._runs.answered(self.run, part, engine, _answer_bytes(task)))
+        task.add_done_callback(lambda _: self._runs.answered(self.run, part))
 
-    async def _answered(self, part: PartInput, engine: int) -> int:
-        """Send a block of tiles, record the engine's answer, and return the size of the answer in bytes."""
-        answer, nbytes = await self._answer(part, engine)
-        self.run.answered(part, answer)
-        return nbytes
+    async def _answered(self, part: PartInput, engine: int) -> None:
+        """Send a block of tiles, and record the engine's answer."""
+        self.run.answered(part, await self._answer(part, engine))
 
-    async def _answer(self, part: PartInput, engine: int) -> tuple[MultimodalRequestOutput | BaseException, int]:
-        """Send a block of tiles. Return the engine's output and its size in bytes, or the error and 0.
+    async def _answer(self, part: PartInput, engine: int) -> MultimodalRequestOutput | BaseException:
+        """Send a block of tiles. Return the engine's output or the error.
 
         Retry for up to `PAUSED_S` while the engine is paused.
 
@@ -256,14 +255,15 @@ class AsyncRun:
             try:
                 name = f"{self.run.request.request_id}-tile-{part.index}-{uuid4().hex}"  # a unique id
                 request = self.run.part_request(part, name, engine)
+                if wait_s == ASKED_AGAIN_S:  # the time of a retry says nothing about the model
+                    request.on_answer = partial(self._runs.answered, self.run, part)
                 answer = await self._send(request)
                 error = answer.error
             except Exception as raised:  # noqa: BLE001 - any error, even of a dead engine, fails only this run
                 answer = error = raised
             dropped = isinstance(error, AbortedError) and not self.run.stopped
             if not (dropped or may_be_sent_again(error)) or time.monotonic() > until:
-                measured = error is None and wait_s == ASKED_AGAIN_S  # a pause says nothing about the model
-                return answer, request.answer_bytes if measured else 0
+                return answer
             if not self._waited:
                 self._waited = True
                 logger.warning(
@@ -278,8 +278,3 @@ class AsyncRun:
         for task in self._tasks:
             if not task.cancelling():  # a second cancellation would disturb the clean-up after the first
                 task.cancel()
-
-
-def _answer_bytes(task: asyncio.Task[int]) -> int:
-    """Return the result of a finished ``task``: the size in bytes of an answer. Return 0 if the task failed."""
-    return 0 if task.cancelled() or task.exception() is not None else task.result()

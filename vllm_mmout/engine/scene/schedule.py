@@ -47,6 +47,9 @@ class Schedule:
         self._most = most
         self._ready: deque[tuple[Run, PartInput]] = deque()
         """Queue of the blocks of tiles that wait to be sent to an engine, each with its scene."""
+        self._in_engines: dict[tuple[Run, int], int] = {}
+        """Index of the engine that has a block of tiles, by the block's scene and the index of the block's first tile.
+        """
         self._given_up: deque[Run] = deque()
         self._reported: set[Run] = set()
         """Scenes that an earlier call of `turn` has listed in `Turn.failed`, and that are still in the schedule."""
@@ -78,11 +81,18 @@ class Schedule:
         """
         self._given_up.append(run)
 
-    def answered(self, run: Run, part: PartInput, engine: int = 0, nbytes: int = 0) -> None:
-        """Record that ``engine`` has answered a request for tiles with ``nbytes`` bytes. 0 bytes mean an error."""
+    def answered(self, run: Run, part: PartInput, nbytes: int = 0) -> bool:
+        """Record that an engine has answered a block of tiles with ``nbytes`` bytes, so that it can get another block.
+
+        0 bytes mean that the block failed or was aborted. Return False if the block was answered before.
+        """
+        engine = self._in_engines.pop((run, part.index), None)
+        if engine is None:
+            return False
         seconds = self.loads.give(engine, len(part), block=part.is_block)
         if part.is_block and nbytes:
             run.pace.add(len(part), seconds, nbytes)
+        return True
 
     def turn(self, *, gives_way: bool = False, holds: bool = False) -> Turn:
         """Check the time limits of the scenes, start waiting scenes, and choose the tiles to send to engines next.
@@ -125,4 +135,6 @@ class Schedule:
         part, rest = part.cut(run.pace.block_size(gives_way=gives_way))
         if rest is not None:
             self._ready.appendleft((run, rest))
-        return run, part, self.loads.take(len(part), block=part.is_block)
+        engine = self.loads.take(len(part), block=part.is_block)
+        self._in_engines[run, part.index] = engine
+        return run, part, engine
