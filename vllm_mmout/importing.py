@@ -16,7 +16,10 @@ def is_path(text: str) -> bool:
 
 
 def import_path(path: str, role: str) -> object:
-    """Import the object that ``path`` ("package.module:Class") names. ``role`` describes it in error messages."""
+    """Import the object at ``path``, a text such as "package.module:Class".
+
+    ``role`` describes the object in error messages.
+    """
     module_name, _, qualname = path.partition(":")
     try:
         value: object = importlib.import_module(module_name)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package whose modules ``homes`` are imported on first use.
+    """Return ``__getattr__`` and ``__dir__`` for a package that imports its modules on first use.
 
     ``homes`` maps each module to the names that it defines, separated by spaces.
     """

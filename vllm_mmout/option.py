@@ -75,21 +75,21 @@ class Option:
 
     @cached_property
     def items(self) -> tuple[Any, ...] | None:
-        """Types of the items if the option accepts a list, else None."""
+        """Types of the items of a list. None if the option does not accept a list."""
         lists = [member for member in _members(self.hint) if get_origin(member) is tuple]
         return get_args(lists[0]) if lists else None
 
     @cached_property
     def alone(self) -> bool:
-        """True if the option accepts a single value. False if it accepts only lists or tables."""
+        """True if the option accepts a value on its own. False if values must be in a list or a table."""
         return any(get_origin(member) not in {tuple, dict} for member in _members(self.hint))
 
     def from_texts(self, texts: Mapping[str, Sequence[str]]) -> Any:
-        """Parse the value of this option from the fields of an HTML form.
+        """Parse the option's value from the texts of one or more form fields. Return None if the field is blank.
 
         A list may be sent as ``name[]`` once for each value, as OpenAI's clients do, as ``name`` several times, or as
         one text with commas or in JSON; a table is sent as ``name[key]``. ``texts`` maps the suffix of the field's
-        name, "", "[]" or "[key]", to its values. Returns None if the text is empty, for a field left blank.
+        name, "", "[]" or "[key]", to its values.
         """
         for text in (text for several in texts.values() for text in several):
             self._check_length(text)
@@ -140,9 +140,10 @@ class Option:
         return self._converted(value, strict=True)
 
     def checked(self, value: Any) -> Any:
-        """Return a value of the option if it is allowed. A choice is returned in its usual spelling.
+        """Check that a value is allowed for the option, and return the value. Raise OptionError if it is not allowed.
 
-        Raise OptionError if the value is not among the choices or is out of bounds.
+        Allowed values are the option's choices, or numbers within its bounds. A choice is returned in its usual
+        spelling.
         """
         if self.choices:
             value = self.extra.get("spelling", str)(value) if self.hint is str else value
@@ -169,7 +170,7 @@ class Option:
             raise self._error(f"{self.name} has {len(text)} characters, and may have {self.longest}; shorten it")
 
     def _items(self, texts: Sequence[str]) -> list[str | int]:
-        """Return the items of a list. If both integers and names are accepted, items of digits become integers."""
+        """Return the items of a list, given as texts. Digits become an integer if items may be integers or names."""
         if not all(texts):
             raise self._error(f"{self.name} has an empty value in {shown(list(texts))}; leave it out")
         if (int | str) not in (self.items or ()):
@@ -213,7 +214,7 @@ def said(description: str, *, ge: float | None = None, le: float | None = None, 
 
 
 def options_of(declared: type[msgspec.Struct], *, without: Iterable[str] = ()) -> dict[str, Option]:
-    """Return the options that the fields of a msgspec Struct declare, by name."""
+    """Return the options that the fields of a msgspec Struct declare, as a dict by field name."""
     hints = get_type_hints(declared, include_extras=True)
     left_out = frozenset(without)
     return {
@@ -245,7 +246,7 @@ def _members(hint: Any) -> list[Any]:
 
 
 def _plain(hint: Any) -> Any:
-    """Return a type without ``Annotated``, also inside lists and unions."""
+    """Remove every ``Annotated`` from a type, even from the types inside a tuple or a union."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _plain(parts[0])
@@ -271,9 +272,10 @@ def _type_name(hint: Any) -> str:
 
 
 def _simple(schema: Any) -> Any:
-    """Simplify a JSON schema for older client generators: ``prefixItems`` of fixed-length lists become ``items``.
+    """Simplify a JSON schema for older client generators, which do not know the keyword ``prefixItems``.
 
-    Items of several types become an ``anyOf``.
+    ``items`` replaces ``prefixItems``, the schemas of the items of a fixed-length list. Items of several types become
+    an ``anyOf``.
     """
     if isinstance(schema, list):
         return [_simple(part) for part in schema]

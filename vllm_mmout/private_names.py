@@ -17,7 +17,9 @@ class Contact:
 
     module: str
     names: tuple[str, ...]
-    """Private names that this package uses: objects or submodules of the module, or attributes, as "Class.attribute".
+    """Private names that this package uses. A name is that of an object or submodule of the module, or has the form
+    "Class.attribute".
+
     An attribute may be defined in the class, or be set on instances by a method."""
     why: str
 

@@ -40,10 +40,10 @@ class Retries:
     failures: int = 0
 
     def failed(self, asked_s: float = 0.0, *, counts: bool = True) -> float | None:
-        """Count a failed attempt. Return the seconds to wait, at least ``asked_s``, or None if no retry is left.
+        """Count a failed attempt. Return the seconds to wait before the next attempt, or None if no retry is left.
 
         Args:
-            asked_s: the pause that the server asks for, in seconds.
+            asked_s: the pause that the server asks for, in seconds. The returned pause is at least as long.
             counts: False for an attempt that made progress, which uses up no retry.
 
         """

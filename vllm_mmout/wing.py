@@ -38,45 +38,60 @@ class Wing:
     models: Mapping[str, str] = field(default_factory=dict)
     """Maps model architectures, as in ``config.json``, to the import paths of the model classes that serve them."""
     hooks: str = ""
-    """Import path of a sequence of the vLLM internals that the extension package wraps or uses. Each item is an
-    `engine.hooks.hook.Hook` for a function or method, or a `private_names.Contact` for private names of a module."""
+    """Import path of a sequence that describes the vLLM internals on which the extension package depends.
+
+    Each item is an `engine.hooks.hook.Hook` for a function or method, or a `private_names.Contact` for private names of
+    a module.
+    """
     engine: str = ""
-    """Import path of a module that prepares engines for the extension package. Its ``check_engine(vllm_config,
-    bound=...)`` is called before an engine starts, where ``bound`` is True if the model has an output processor. Its
-    ``bind_async_llm`` and ``bind_llm`` prepare such an engine."""
+    """Import path of a module that checks and prepares engines for the extension package.
+
+    ``check_engine(vllm_config, bound=...)`` is called before an engine starts. ``bound`` is True if the model has an
+    output processor. ``bind_async_llm(engine)`` and ``bind_llm(llm)`` are called for started engines whose model has an
+    output processor.
+    """
     configure: str = ""
     """Import path of a function that is called with vLLM's config before the engine starts. Its changes reach all
     processes of the engine."""
     processor_families: Mapping[str, str] = field(default_factory=dict)
-    """Maps a prefix, such as "io_plugin:", to the import path of a `registry.registration.ProcessorFamily`, which finds
-    the output processors whose names begin with the prefix."""
+    """Maps a prefix, such as "io_plugin:", to the import path of a `registry.registration.ProcessorFamily` class. The
+    class finds the output processors whose names begin with the prefix."""
     model_families: Mapping[str, str] = field(default_factory=dict)
-    """Maps model architectures to the import path of a `models.model_folders.ModelFamily`, which adds missing entries
-    to the ``config.json`` of such a model's folder."""
+    """Maps model architectures to the import paths of `models.model_folders.ModelFamily` classes. Such a class adds
+    missing entries to the ``config.json`` of a model folder."""
     kinds: str = ""
-    """Import path of a `models.kind.ModelKind`, which describes models that need several forward passes for a result.
-    """
+    """Import path of a `models.kind.ModelKind` object. The object describes a kind of model that needs several forward
+    passes for each result, such as diffusion models."""
     folders: str = ""
-    """Import path of a function that converts the ``config.json`` of a model folder in another format to this package's
-    format. It is called as ``(config, folder, asked=..., settings=...)``, and returns None for unknown formats.
-    ``asked`` is the output processor that the user named, or None. ``settings`` are the engine's settings for this
-    package."""
+    """Import path of a function that converts the ``config.json`` of a model folder from another format to this
+    package's format. The function returns None for unknown formats.
+
+    The function is called as ``(config, folder, asked=..., settings=...)``. ``asked`` is the output processor that the
+    user named, or None. ``settings`` are the engine's settings for this package.
+    """
     command: str = ""
     """Import path of a module whose function ``add_parser`` adds a command to ``vllm-mmout``."""
     run: str = ""
-    """Import path of a module that adds another way to execute ``vllm-mmout run``. ``add_flags`` adds command-line
-    flags. ``asked(options)`` returns the names of the flags that the user has set. If there are any, ``run(options,
-    params)`` executes the command. Flags of two extension packages cannot be combined."""
-    inputs: str = ""
-    """Import path of a module that reads records of a catalogue, such as STAC items, as inputs of a model. Its function
-    ``one(data, opener)`` converts a record to a `models.inputs.catalogued.CataloguedInput`, and returns None for other
-    data. It opens the record's files by ``opener``. ``many(data)`` returns the inputs in a list of records, or None."""
-    describe: str = ""
-    """Import path of a module whose function ``write(path, options, inputs)`` writes a description, such as a STAC
-    item, beside a saved result. The function is called if the request has the option ``stac_item``.
+    """Import path of a module that adds flags to ``vllm-mmout run``. If the user sets such a flag, the module runs the
+    command.
 
-    Before the model runs, the module's function ``check()`` raises if packages are missing, and ``spare(path)`` raises
-    if the description would overwrite a file.
+    ``add_flags(parser)`` adds the flags. ``asked(options)`` returns the names of the added flags that the user has set.
+    If it returns a name, ``run(options, params)`` executes the command. Flags of two extension packages cannot be
+    combined.
+    """
+    inputs: str = ""
+    """Import path of a module that reads catalogue records, such as STAC items, as model inputs.
+
+    The function ``one(data, opener)`` converts a record to a `models.inputs.catalogued.CataloguedInput`. The function
+    opens the record's files with ``opener``. It returns None if ``data`` is not a record. The function ``many(data)``
+    returns the inputs in a collection of records, or None for other data.
+    """
+    describe: str = ""
+    """Import path of a module that writes a description of a saved result, such as a STAC item, next to the result.
+
+    The function ``write(path, options, inputs)`` writes the description. The function is called if the request has the
+    option ``stac_item``. Before the model runs, the function ``check()`` raises an error if packages are missing, and
+    ``spare(path)`` raises an error if the description would overwrite a file.
     """
     testing: Mapping[str, str] = field(default_factory=dict)
     """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
@@ -85,13 +100,16 @@ class Wing:
     routes: str = ""
     """Import path of a `serving.extension.ServerExtension`, which adds routes to the server of ``vllm-mmout serve``."""
     results: str = ""
-    """Import path of the `serving.result_addresses.ResultAddress` object that has the URL path of this package's
-    results. Other extension packages serve map tiles and STAC items of the results below that URL path."""
+    """Import path of a `serving.result_addresses.ResultAddress` object. The object has the URL path of the results that
+    the extension package serves.
+
+    Other extension packages serve map tiles and STAC items of the results below that URL path.
+    """
 
     def load(self, point: str, key: str = "") -> Any:
-        """Import and return the object whose import path is in the field called ``point``. Return None if it is empty.
+        """Import and return the object that the field named ``point`` refers to. Return None if the field is empty.
 
-        If the field is a mapping, its entry ``key`` is used.
+        If the field is a mapping, return the object that the entry ``key`` refers to, or None without such an entry.
         """
         path = getattr(self, point)
         if isinstance(path, Mapping):
@@ -120,7 +138,7 @@ def failures() -> Mapping[str, str]:
 
 
 def extensions(point: str, key: str = "") -> Iterator[Any]:
-    """Import and yield the object that each extension package names in the field ``point`` of its `Wing`.
+    """Yield the objects that extension packages define for ``point``, the name of a `Wing` field such as "routes".
 
     If the field is a mapping, its entry ``key`` is used. Packages without such an object are skipped. Each object is
     imported just before it is yielded.
@@ -133,12 +151,15 @@ def extensions(point: str, key: str = "") -> Iterator[Any]:
 
 @cache
 def all_extensions(point: str) -> tuple[Any, ...]:
-    """Return the objects that extension packages name in the field ``point`` of their `Wing`. The tuple is cached."""
+    """Return the objects that extension packages define for ``point``, the name of a `Wing` field such as "inputs".
+
+    The tuple is cached.
+    """
     return tuple(extensions(point))
 
 
 def configured(vllm_config: Any) -> Any:
-    """Let all extension packages change vLLM's config, and return it.
+    """Let all extension packages change vLLM's config in place. Return the config.
 
     Log packages that cannot be imported.
     """
@@ -160,7 +181,7 @@ def public_module(name: str) -> Any:
 
 @cache
 def _found() -> tuple[dict[str, Wing], dict[str, str]]:
-    """Find all extension packages. Return the usable packages by name, and the error messages of the others by name."""
+    """Find all extension packages. Return the usable packages by name, and the errors of unusable packages by name."""
     folders = pkgutil.iter_modules([str(Path(__file__).with_name("wings"))], f"{GROUP}.")
     own_points = [EntryPoint(folder.name, f"{folder.name}:WING", GROUP) for folder in folders]
     usable: dict[str, Wing] = {}

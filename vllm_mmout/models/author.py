@@ -62,7 +62,7 @@ def run(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Raw:
 
 
 def _batched_outputs(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the tensors in ``output`` whose axis 0 has length ``count``. If nothing is found, return all tensors."""
+    """Return the tensors in ``output`` whose axis 0 has length ``count``. If no tensor has it, return all tensors."""
     tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if value.shape[:1] == (count,)} or tensors
 
@@ -113,7 +113,10 @@ def load_strictly(model: nn.Module, weights: Mapping[str, torch.Tensor], remedy:
 
 
 def _with_current_names(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-    """Rename weights to the model's current parameter names. transformers may have stored names of an older release."""
+    """Return the weights under the model's current parameter names.
+
+    An older release of transformers may have stored the weights under other names.
+    """
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel) or weights.keys() == model.state_dict().keys():
@@ -127,7 +130,10 @@ def _with_current_names(model: nn.Module, weights: Mapping[str, torch.Tensor]) -
 
 
 def _memory_id(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return a key of the memory that a tensor uses. Tied weights, such as embedding and head, have equal keys."""
+    """Return an identifier of the memory that a tensor uses. Tied weights share memory, so their identifiers are equal.
+
+    An example of tied weights is an embedding and a head.
+    """
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 

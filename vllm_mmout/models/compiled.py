@@ -24,21 +24,22 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 Inputs: TypeAlias = Mapping[str, torch.Tensor]
-"""Input tensors by the name of the keyword argument of ``forward``."""
+"""Input tensors of a model, by name of the keyword argument of the model's ``forward``."""
 Dtypes: TypeAlias = Mapping[str, torch.dtype]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 0.1}
-"""Maximum difference between compiled and eager output, by dtype, as a fraction of the largest absolute value in the
-eager output.
+"""Maximum difference between the outputs of compiled and eager mode, for each dtype.
 
-Only rounding may differ: in 16 bits, eager mode rounds after each operation, and compiled code does not.
+The difference is a fraction of the largest absolute value in the eager output. Only rounding may differ: eager mode
+rounds to a 16-bit dtype after each operation, and compiled code does not.
 """
 MIN_SPEEDUP = 1.05
 """Minimum speedup over eager mode. If the compilation is optional, a slower compiled model is not used."""
 _WAYS: tuple[Mapping[str, Any], ...] = ({"mode": "default"},)
 _WAYS_ON_CUDA: tuple[Mapping[str, Any], ...] = ({"backend": "cudagraphs"}, {"mode": "reduce-overhead"})
-"""Arguments of ``torch.compile`` to try on CUDA. "cudagraphs" makes a CUDA graph of eager mode's kernels, and
-"reduce-overhead" of Inductor's kernels.
+"""Arguments of ``torch.compile`` to try on CUDA.
+
+"cudagraphs" makes a CUDA graph of eager mode's kernels. "reduce-overhead" makes a CUDA graph of Inductor's kernels.
 
 On an H200, Inductor's kernels took 1.5 times as long as eager mode for a ViT-B/16 in bfloat16. A graph of
 eager mode's kernels saves the time to launch them. It copies the weights at each run, which takes some percent of a
@@ -69,7 +70,10 @@ class CompiledForward:
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
         """Input dtypes that the model was compiled for. Batches with other dtypes run uncompiled. None if only a
-        submodule is compiled, because the submodule's inputs have the same dtypes for any inputs of the model."""
+        submodule is compiled. Batches of any dtype then run compiled.
+
+        The submodule's inputs have the same dtypes for any inputs of the model.
+        """
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
         self.speedup = self._compile(dummy)
@@ -107,11 +111,11 @@ class CompiledForward:
         return False
 
     def remove(self) -> None:
-        """Restore the model's uncompiled ``forward``."""
+        """Remove the compiled ``forward`` from the model, which then runs uncompiled."""
         vars(self._part).pop("forward", None)
 
     def _next_batch(self, remaining: int) -> tuple[int, int]:
-        """Choose the next batch size, from the sizes that the model was compiled for.
+        """Choose the size of the next batch to run, among the batch sizes that the model was compiled for.
 
         Return the size, and how many of the ``remaining`` requests to run in the batch. The rest of the batch is
         padding.
@@ -144,9 +148,9 @@ class CompiledForward:
         return speedup
 
     def _fastest(self, plain_forward: Any, batch: Inputs, expected: Raw) -> tuple[float, Any]:
-        """Compile ``plain_forward`` with several sets of options of ``torch.compile``, and choose the fastest result.
+        """Compile ``plain_forward`` with different ``torch.compile`` options, and choose the fastest compiled function.
 
-        Return its speedup over eager mode, and the compiled function. If every compilation fails, raise the last error.
+        Return the speedup over eager mode, and the compiled function. If every compilation fails, raise the last error.
         """
         found: list[tuple[float, Any]] = []
         failure: Exception = ModelError("there is no way to compile it")
@@ -184,7 +188,10 @@ class CompiledForward:
 
 
 def compile_model(model: nn.Module, dummy: Inputs, max_batch: int, *, if_faster: bool) -> CompiledForward | None:
-    """Compile a model for inputs like ``dummy``. Return None, and log the reason, if that fails or saves no time."""
+    """Compile a model for inputs like ``dummy``. Return None, and log the reason, if the model stays uncompiled.
+
+    This is the case if the compilation fails, or if ``if_faster`` is True and the speedup is below `MIN_SPEEDUP`.
+    """
     name, started = type(model).__name__, time.perf_counter()
     try:
         forward = CompiledForward(model, dummy, max_batch)
@@ -209,7 +216,7 @@ def _repeated(tensor: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _padded(tensor: torch.Tensor, size: int) -> torch.Tensor:
-    """Repeat the last entry of axis 0 until there are ``size`` entries."""
+    """Pad a tensor to ``size`` entries along axis 0 by repeating its last entry."""
     missing = size - len(tensor)
     return torch.cat([tensor, *[tensor[-1:]] * missing]) if missing else tensor
 

@@ -13,7 +13,10 @@ MODEL_TYPE = "mmout"
 
 
 class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """Configuration of a model that is not a language model. It keeps the folder's ``config.json`` unchanged."""
+    """Configuration of a model that is not a language model.
+
+    It keeps an unchanged copy of the ``config.json`` in the model's folder.
+    """
 
     model_type = MODEL_TYPE
     hidden_size = 0
@@ -24,7 +27,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
-        """Create the configuration as transformers does. Raise HookError if the installed vLLM is not supported.
+        """Create the configuration from a dict. Raise HookError if the installed vLLM is not supported.
 
         This method is the first call for a folder.
         """
@@ -37,7 +40,7 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         return config
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as a dict, with the defaults that transformers added.
+        """Return the configuration as a dict, including the default entries of transformers.
 
         `config_json` returns the folder's ``config.json`` unchanged.
         """
@@ -60,9 +63,10 @@ class MMOutConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
         self.is_encoder_decoder = False
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> MMOutConfig:
-        """Return an empty configuration, so that vLLM mistakes no entry for the size of a language model.
+        """Return an empty configuration, because the model is not a language model.
 
-        Entries with such names may mean something else in a folder.
+        vLLM reads the sizes of a language model from this configuration. Entries of ``config.json`` that have the names
+        of such sizes may mean something else.
         """
         return MMOutConfig()
 

@@ -17,10 +17,10 @@ FORMAT = "mmout"
 
 
 class FolderConfigParser(ConfigParserBase):
-    """vLLM config parser that returns the entries given to the function `take` in place of ``config.json``."""
+    """vLLM config parser that reads no ``config.json``. It returns the entries that the function `take` recorded."""
 
     recorded: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Translated ``config.json`` of each model, by folder or hub id."""
+    """Translated entries of ``config.json`` for each model. The keys are model folders or hub ids."""
 
     def parse(
         self,
@@ -30,7 +30,7 @@ class FolderConfigParser(ConfigParserBase):
         code_revision: str | None = None,
         **kwargs: Any,
     ) -> tuple[dict[str, Any], PretrainedConfig]:
-        """Return the entries of ``config.json``, and the configuration made from them."""
+        """Return the entries that `take` recorded for ``model``, and the configuration made from these entries."""
         entries = self.recorded.get(str(model))
         if entries is None:
             raise OptionError(f'config_format="{FORMAT}" is set by vllm_mmout alone; leave config_format out')
@@ -38,9 +38,10 @@ class FolderConfigParser(ConfigParserBase):
 
 
 def take(model: str, entries: dict[str, Any]) -> str:
-    """Make vLLM use ``entries`` in place of the ``config.json`` of ``model``. Return the ``config_format`` to set.
+    """Make vLLM use ``entries`` in place of the ``config.json`` of ``model``.
 
-    With this ``config_format``, vLLM reads the model's configuration by `FolderConfigParser`.
+    Return the value to set for vLLM's option ``config_format``. With this value, vLLM reads the model's configuration
+    by `FolderConfigParser`.
     """
     try:
         get_config_parser(FORMAT)
@@ -51,9 +52,8 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the entries, translated from another format, that vLLM reads in place of a ``config.json``, or None.
+    """Return the entries that `take` recorded for ``model``. Return None if vLLM reads a ``config.json`` instead.
 
-    `take` stores the entries of ``model``. Return None if vLLM reads the ``config.json`` itself, or if
-    ``config_format`` names another parser.
+    The entries were translated from another format. Return None also if ``config_format`` names another parser.
     """
     return FolderConfigParser.recorded.get(model) if config_format == FORMAT else None

@@ -24,15 +24,16 @@ class ModelKind:
     name: str
     """Name of the kind of model in error messages, such as "iterative"."""
     methods: tuple[str, ...]
-    """Names of the methods that identify this kind of model. Every model class that has all of these methods is of this
-    `ModelKind`."""
+    """Names of the methods that identify this kind of model. A model class with all these methods is of this kind."""
     adapter: str
     """Adapter class, as "module:Class", that makes the model look like a vLLM model."""
     arguments: str
     """Function, as "module:name", that takes ``config.json`` and returns arguments for vLLM's engine."""
     tokens: str
-    """Function, as "module:name", that returns the number of prompt tokens of a request. It equals the number of
-    forward passes."""
+    """Function, as "module:name", that returns the number of prompt tokens of a request.
+
+    A request has one prompt token for each forward pass.
+    """
     options: tuple[str, ...] = ()
     """Names of the request options that all models of this kind accept. A model class lists further options in its
     attribute ``takes``."""

@@ -62,7 +62,7 @@ def announced() -> dict[str, str]:
 
 
 def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
-    """Return the class that serves an architecture, as "module:Class", or None if it is unknown.
+    """Return the class that serves an architecture, as "module:Class". Return None if the class is unknown.
 
     The first of these that exists is used: ``"mmout": {"model": "module:Class"}`` in ``config.json``; a class decorated
     in this process; a class announced by an installed package.
@@ -79,17 +79,17 @@ def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
 
 
 def names() -> list[str]:
-    """Return the architectures whose model class is known. Their model folders need not name it in ``config.json``."""
+    """Return the names of the architectures whose model class is known even if ``config.json`` does not name it."""
     return list(dict.fromkeys([*MULTIMODAL_INPUT_REGISTRY.models(), *_installed()]))
 
 
 def is_served(architecture: str) -> bool:
-    """Return whether this package serves an architecture, instead of vLLM."""
+    """Return whether the class that serves an architecture is registered with this package, not built into vLLM."""
     return architecture in _served
 
 
 def served_class(architecture: str) -> type[nn.Module]:
-    """Return the model class that serves an architecture, in its new version if a notebook has redefined it."""
+    """Return the model class that serves an architecture. If a notebook redefined the class, return the new class."""
     return author_class(_served[architecture])
 
 
@@ -105,7 +105,7 @@ def author_class(path: str) -> type[nn.Module]:
 
 
 def check_for_children(model: type) -> None:
-    """Raise RegistrationError if a child process could not import the model class."""
+    """Check that child processes can import a model class. Raise RegistrationError if they cannot."""
     if "<locals>" in model.__qualname__:
         raise RegistrationError(
             f"model class {model.__qualname__} is defined inside a function, where the engine's processes cannot find"
@@ -152,7 +152,7 @@ class ModelFamily(Protocol):
     """Interface that extension packages implement to support model folders of certain architectures."""
 
     def serves(self, config: Mapping[str, Any]) -> bool:
-        """Return whether a model folder with this ``config.json`` can be served by this `ModelFamily`."""
+        """Return whether this `ModelFamily` can serve a model folder. ``config`` is the folder's ``config.json``."""
 
     def completed(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return a ``config.json`` to which the output processor and its options are added if they are missing.
@@ -184,9 +184,10 @@ def as_ours(
 
 
 def served_if_named(config: Mapping[str, Any], folder: str) -> str | None:
-    """Return the name of an extension package that can serve a model folder, or None.
+    """Return the name of an extension package that would serve a model folder if the user named the package.
 
-    Such a package serves the folder only if the user gives its name as output processor. Error messages suggest it.
+    The user names the package as output processor. Error messages suggest it. Return None if no package would serve
+    the folder.
     """
     for wing in wings():
         take = wing.load("folders")

@@ -43,7 +43,7 @@ class _InputParser(MultiModalDataParser):
 
 
 class SinglePassInfo(BaseProcessingInfo):
-    """Description of a model's inputs for vLLM: their parser, and the limits on their number and their tokens."""
+    """Description of a model's inputs for vLLM, such as the maximum number of inputs in a request."""
 
     def get_data_parser(self) -> MultiModalDataParser:
         """Return a parser that leaves an input unchanged."""

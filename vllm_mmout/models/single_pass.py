@@ -40,7 +40,7 @@ _adapters: dict[str, type[SinglePassModel]] = {}
 
 
 def adapter_of(architecture: str) -> type[nn.Module]:
-    """Return the class that vLLM runs: the author's class if it is written for vLLM, else an adapter for it."""
+    """Return the class that vLLM runs for a model: an adapter, or the model class itself if it is written for vLLM."""
     author = served_class(architecture)
     if is_vllm_model(author):
         return author
@@ -60,7 +60,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
     attn_type = "attention_free"
     architecture: ClassVar[str]
     measuring = False
-    """True while vLLM measures memory at start-up. An error of the model then stops the engine, not only a request."""
+    """True while vLLM measures memory at start-up. An error in the model is then raised, which stops the engine."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         return PerRequest.of(outcomes, self._device)
 
     def _run_tiles(self, tensors: dict[str, torch.Tensor], count: int) -> RequestOutcome:
-        """Run a request's tiles in one batch, or singly if that fails. Return all outputs, or only the first error."""
+        """Run a request's tiles in a batch, or one by one if the batch fails. Return the outputs or the first error."""
         output = self._run(_cloned(tensors))
         if not isinstance(output, MMOutError):
             return BlockOutput(output, count)
@@ -163,7 +163,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             return kind(message_of(error))  # a new error without frames, which would keep forward's tensors in memory
 
     def _taken(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copy tensors to the device, and convert floats to the dtype of a transformers model."""
+        """Copy tensors to the model's device. For a transformers model, also convert floats to the model's dtype."""
         tensors = {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
         if self._dtype is None:
             return tensors
@@ -172,7 +172,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
         }
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        """Load the weights of the author's model. Raise ModelError if weights are missing, unexpected or do not fit."""
+        """Load weights into the wrapped PyTorch model. Raise ModelError if names, shapes or dtypes do not match."""
         try:
             stored = dict(weights)
         except Exception as error:
@@ -193,7 +193,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
                 run(self.model, _stacked([dummy]))
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
-        """Compile the author's model for inputs of the maximum size, in batches of up to ``max_batch`` requests.
+        """Compile the wrapped PyTorch model for inputs of the maximum size, in batches of up to ``max_batch`` requests.
 
         If ``if_faster`` is True, the compiled model is used only if it is faster.
         """
@@ -208,7 +208,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
             self._forward = forward.run
 
     def _dummy(self) -> dict[str, torch.Tensor] | None:
-        """Return the tensors of an input of maximum size, without the batch axis, or None if the size is unknown."""
+        """Return the tensors of an input of maximum size, without a batch axis. Return None if the size is unknown."""
         inputs = inputs_of(self._model_config)
         if (dummy := inputs.dummy()) is None:
             return None
@@ -226,7 +226,7 @@ def _stacked(alike: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Ten
 
 
 def _cloned(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy a request's tensors before ``forward`` may change them, since they are needed again if it fails."""
+    """Copy a request's tensors for ``forward``, which may change the copies. A retry needs the original tensors."""
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
@@ -253,7 +253,7 @@ RequestOutcome: TypeAlias = "Outcome | BlockOutput"
 
 
 class PerRequest(torch.Tensor):
-    """Tensor that carries outputs of different shapes from ``forward`` through vLLM, which accepts only one tensor.
+    """Tensor that carries a separate output or error of each request through vLLM, which accepts only one tensor.
 
     Its shape is [requests, 0]. The attribute ``parts`` holds each request's output or error. vLLM slices the tensor
     along axis 0 and passes it to the pooler, as it does with any output of ``forward``.
@@ -263,7 +263,7 @@ class PerRequest(torch.Tensor):
 
     @staticmethod
     def of(parts: Sequence[RequestOutcome], device: torch.device) -> PerRequest:
-        """Create a tensor on ``device`` whose attribute ``parts`` has each request's ``forward`` output or error."""
+        """Create a `PerRequest` tensor of ``parts``, the outputs or errors of the requests, on ``device``."""
         wrapped = torch.empty((len(parts), 0), device=device).as_subclass(PerRequest)
         wrapped.parts = [*parts]
         return wrapped
@@ -276,7 +276,7 @@ class PerRequest(torch.Tensor):
 
 
 class PlainPooler(IdentityPooler):
-    """Pooler that returns the model's output unchanged, as one tensor for all requests or as a list of tensors."""
+    """Pooler that returns the model's raw output, without any pooling."""
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
         """Return one tensor with the requests on axis 0, or a list with one tensor for each request."""
@@ -286,7 +286,7 @@ class PlainPooler(IdentityPooler):
 
 
 def plain(outcome: RequestOutcome) -> torch.Tensor:
-    """Return a request's raw output as one tensor. If the model returned several tensors, return the first.
+    """Return the output of one request as a plain tensor. If the model returned several tensors, return the first.
 
     If the model failed for the request, return an empty tensor.
     """

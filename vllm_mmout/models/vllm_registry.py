@@ -12,7 +12,7 @@ from vllm_mmout.errors import OptionError, RegistrationError
 from vllm_mmout.models.model_folders import author_class, forget, names, of_wings, path_of, record
 
 _replaced_entries: dict[str, Any] = {}
-"""Entries of vLLM's model registry that were replaced by a user's class, by architecture."""
+"""Entries of vLLM's model registry that this package has replaced, by architecture. `withdraw` restores an entry."""
 
 
 @dataclass(frozen=True, eq=False)  # vLLM caches the result of an entry, but the class of a name may change
@@ -37,7 +37,10 @@ class AuthorsModel(_BaseRegisteredModel):
 
 
 def class_of_vllm(architecture: str) -> str | None:
-    """Return the name of vLLM's own class for an architecture, even if another class replaces it, or None."""
+    """Return the name of vLLM's own class for an architecture. Return None if vLLM lacks such a class.
+
+    The class is found even if a class of this package replaces it in vLLM's registry.
+    """
     entry = _replaced_entries.get(architecture) or ModelRegistry.models.get(architecture)
     if entry is None or isinstance(entry, AuthorsModel):
         return None
@@ -84,7 +87,7 @@ def serve(paths: Mapping[str, str]) -> None:
 
 
 def withdraw(architecture: str, *, converted: bool = False) -> None:
-    """Remove this package's class for an architecture from vLLM's registry, so that vLLM serves it again.
+    """Remove this package's class for an architecture from vLLM's registry, and restore vLLM's own class.
 
     With ``converted``, remove it even if vLLM has no class of this name, since vLLM converts another class.
     """

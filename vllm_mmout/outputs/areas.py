@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class CountedRaster(ClassRaster, Protocol):
-    """Interface of a raster whose areas are counted, such as `RasterOutput`."""
+    """Interface of a raster, such as `RasterOutput`, for which `AreasOutput` counts the pixels of each class."""
 
     in_place: ClassVar[bool]
     path: str | None
@@ -51,7 +51,8 @@ class FeatureAreas(BaseModel):
     """The feature's properties in the request's GeoJSON."""
     classes: list[ClassArea]
     nodata: NodataArea | None = None
-    """Area of the feature's nodata pixels, or None if unknown. Only the part of the feature on the raster counts."""
+    """Area of the nodata pixels inside the feature, or None if unknown. Parts of the feature outside the raster do not
+    count."""
 
     def __getitem__(self, key: int | str) -> ClassArea:
         """Return the class with an id or a name. Raise KeyError if no class or several classes match."""
@@ -71,13 +72,14 @@ class AreasOutput(StructuredOutput):
 
     classes: list[ClassArea]
     nodata: NodataArea | None = None
-    """Area of the nodata pixels, only inside the request's ``aoi`` if it has one. None if unknown."""
+    """Area of the nodata pixels inside the request's ``aoi``, or in the whole raster without ``aoi``. None if
+    unknown."""
     features: dict[str, FeatureAreas] = Field(default_factory=dict, exclude_if=lambda features: not features)
     """Class areas inside each feature of the request's ``aoi``, by the feature's name. Empty if ``aoi`` has only one
     feature.
 
-    Where features overlap, a pixel counts in each of them. The field ``classes`` counts each pixel only once. JSON
-    leaves out an empty dict."""
+    A pixel inside several features counts in each feature, but only once in ``classes``. JSON leaves out an empty
+    dict."""
 
     _inside: bool = PrivateAttr(default=False)
     """Whether only the pixels inside an area of interest were counted."""
@@ -106,7 +108,7 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def taking(cls, raster: CountedRaster, area: PlacedArea | None = None) -> Self:
-        """Count the pixels of each class of a raster, which the caller must not use afterwards.
+        """Take over a raster, and count its pixels of each class. The caller must not use the raster afterwards.
 
         A `StoredRaster`, which has the georeference of its input already, is closed. ``area`` is the area of interest
         of its scene, in which pixels are counted. A raster in memory is kept until `placed`, which counts it again.
@@ -173,7 +175,10 @@ class AreasOutput(StructuredOutput):
 
 
 def areas_inside(raster: CountedRaster, aoi: Any, aoi_crs: str | None) -> AreasOutput:
-    """Count the classes of a raster inside ``aoi``, or in the whole raster if it is None, for `RasterOutput.areas`."""
+    """Return the class areas of a raster inside ``aoi``, or of the whole raster if ``aoi`` is None.
+
+    `RasterOutput.areas` calls this function.
+    """
     if aoi is None and aoi_crs is not None:
         raise OptionError(f"aoi_crs is {aoi_crs!r} without aoi; give the area as aoi=...", param="aoi")
     size, area, assumed = (raster.height, raster.width), None, raster.assumed
@@ -194,7 +199,10 @@ def _class_of(classes: Sequence[ClassArea], key: int | str) -> ClassArea:
 
 
 def _tables(raster: ClassRaster, area: PlacedArea) -> Iterator[tuple[list[ClassArea], NodataArea]]:
-    """Count the pixels of each class inside an area, then, if it has several features, inside each feature."""
+    """Yield the class areas inside the whole area of interest, then inside each feature if there are several.
+
+    Each item is (areas of the classes, area of the nodata pixels).
+    """
     check_classes(raster)
     has_areas = pixel_areas(raster.georeference, 1) is not None
     features = range(len(area.polygons)) if len(area.polygons) > 1 else ()

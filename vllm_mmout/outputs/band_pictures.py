@@ -1,4 +1,4 @@
-"""Draw bands of a raster as a picture in red, green and blue, over which results are drawn."""
+"""Draw bands of a raster as a picture in colours or grey. Results are drawn over this picture."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _STRETCH_PERCENTILES: Final = (2, 98)
 """Percentiles of the pixel values that are drawn black and white in the picture of an input."""
 _WORDS: Final = ("red", "green", "blue")
 _OTHER_BAND_WORDS: Final = {"edge", "coastal"}
-"""Words in the name of a band that is not a plain colour, as in "red edge 1" and "coastal blue"."""
+"""Words in band names that rule out a plain colour: "red edge 1" is not red, and "coastal blue" is not blue."""
 _SPLIT: Final = re.compile(r"[\W_]+")
 
 
 class DrawnBands:
-    """Bands of an open raster that are drawn as a picture, as float32 with NaN at pixels that are not valid.
+    """Bands of an open raster that are drawn as a picture. Pixels are read as float32, and invalid pixels are NaN.
 
     Args:
         raster: the open raster.
@@ -48,7 +48,7 @@ class DrawnBands:
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Raster]:
-        """Yield the pixels of each window. Window (0, 0) begins at the upper left corner of the part that is drawn."""
+        """Yield the pixels of each window. Window positions are relative to the drawn part of the raster."""
         row, col = self._window.row, self._window.col
         moved = [Window(each.row + row, each.col + col, each.height, each.width) for each in windows]
         for raster in self._raster.windows(moved, self._bands):
@@ -58,7 +58,7 @@ class DrawnBands:
             yield Raster(array)
 
     def picture(self) -> Image:
-        """Read the bands, and return their picture. Its longer side is reduced to at most `PREVIEW` pixels.
+        """Return a picture of the bands, reduced to at most `PREVIEW` pixels on the longer side.
 
         Invalid pixels are transparent. Pixels of uint8 keep their values, and others are stretched.
         """

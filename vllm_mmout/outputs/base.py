@@ -27,7 +27,7 @@ class Savable:
     """Base class of results that can be written to a file or to bytes."""
 
     output_kinds: ClassVar[tuple[str, ...]] = ()
-    """Kinds of output that the class belongs to, such as "raster". A file format uses the first that it supports."""
+    """Kinds of the output, such as "raster", in order of preference. A file format uses the first kind it supports."""
     takes_area: ClassVar[bool] = False
     """True if an output of this class can be cut to the request's area of interest (`Source.area`)."""
     formats: ClassVar[dict[str, str]] = {}
@@ -113,7 +113,7 @@ class Savable:
         return buffer.getvalue()
 
     def _formatted(self, file: BinaryIO, name: str, options: dict[str, Any]) -> None:
-        """Write the result to an open file by the function that `FORMATS` lists for the format ``name``."""
+        """Write the result to an open file in the format ``name``, with the writer that `FORMATS` lists."""
         if name not in FORMATS:
             raise NotImplementedError(f"{type(self).__name__} must define _encode(name, options)")
         FORMATS[name].write(self, file, options)
@@ -175,7 +175,7 @@ ASSUMED = "MMOUT_ASSUMED"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Description of an input: its size, georeference, valid pixels and metadata, to which outputs are adapted.
+    """Description of an input: size, georeference, valid pixels and metadata. Outputs receive these values.
 
     A source is equal only to itself.
     """
@@ -194,7 +194,7 @@ class Source:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
-    """Function that returns the input as an RGB picture of the input's size, over which outputs are drawn."""
+    """Function that returns an RGB picture of the input, in the input's size. Outputs are drawn over this picture."""
     input_picture: InputPicture | None = None
     """Function that reads the input again and returns a picture of it, for figures of the output. May be None."""
     assumed: tuple[str, ...] = ()
@@ -215,7 +215,7 @@ class Source:
             )
 
     def made_by(self, model: str, processor: str) -> Source:
-        """Return a copy whose metadata also names the model, the processor and the assumptions about the input."""
+        """Return a copy of this `Source` with the model, the processor and the assumptions added to its metadata."""
         items = {"MMOUT_MODEL": model, "MMOUT_PROCESSOR": processor}
         if self.assumed:
             items[ASSUMED] = "\n".join(self.assumed)
@@ -224,7 +224,7 @@ class Source:
         return replace(self, metadata={**others, **items})
 
     def lay(self, output: Any) -> Any:
-        """Set the size, mask and georeference of a model's output to the values of this input. Return the output.
+        """Lay a model's output on this input: set the output's size, mask and georeference. Return the output.
 
         An output without a method ``placed`` only gets the assumptions that were made about the input.
 
@@ -244,10 +244,10 @@ class Source:
 
 
 def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) -> tuple[NDArray[Any], float | None]:
-    """Return a copy of ``array`` [bands, height, width] with nodata where ``valid`` is False, and the nodata value.
+    """Set pixels where ``valid`` is False to nodata in a copy of ``array``. Return the copy and the nodata value.
 
-    ``valid`` is bool [height, width]. If ``nodata`` is None, a value is chosen that no pixel has. If all pixels are
-    valid, ``array`` itself and ``nodata`` are returned.
+    ``array`` is [bands, height, width], and ``valid`` is bool [height, width]. If ``nodata`` is None, a value is chosen
+    that no pixel has. If all pixels are valid, ``array`` itself and ``nodata`` are returned.
     """
     if valid.all():
         return array, nodata
@@ -283,7 +283,7 @@ def _is_count(number: object) -> bool:
 
 
 def _free_value(pixels: NDArray[Any]) -> float:
-    """Return a nodata value that no pixel has: NaN for floating point, else the largest integer of the dtype.
+    """Return an unused value for nodata: NaN for floating-point pixels, or the largest integer of an integer dtype.
 
     Raise InputError if a pixel has the largest integer.
     """

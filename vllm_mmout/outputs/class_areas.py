@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.class_rows import ClassRaster
 
 _CHUNK_PIXELS = 2**20
-"""Number of pixels that NumPy counts at a time. It converts them to int64, which takes 8 bytes per pixel."""
+"""Number of pixels counted at a time. To count pixels, NumPy converts the pixels to int64, of 8 bytes each."""
 
 
 class ClassArea(BaseModel):
@@ -30,7 +30,7 @@ class ClassArea(BaseModel):
     share: float
     """Fraction of the classified pixels that belong to this class, from 0 to 1."""
     area_m2: float | None
-    """Area in square metres, or None if the raster's georeference does not determine it."""
+    """Area in square metres, or None if the area cannot be computed from the raster's georeference."""
 
 
 class NodataArea(BaseModel):
@@ -39,7 +39,7 @@ class NodataArea(BaseModel):
     pixels: int
     """Number of nodata pixels."""
     area_m2: float | None
-    """Area in square metres, or None if the raster's georeference does not determine it."""
+    """Area in square metres, or None if the area cannot be computed from the raster's georeference."""
 
 
 def count_areas(raster: ClassRaster) -> tuple[list[ClassArea], NodataArea]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Georeference
 
 _ROWS = 512
-"""Number of rows of a class raster that are read at a time. It equals the height of a block in a stored raster."""
+"""Number of rows of a class raster that are read at a time. Blocks of stored rasters have the same height."""
 
 
 class ClassRaster(Protocol):

@@ -50,8 +50,8 @@ class DetectionOutput(StructuredOutput):
     detections: list[Detection]
     """Detections sorted by descending score. May be empty."""
     units: Literal["pixels", "relative"] = "pixels"
-    """Unit of the boxes: "pixels", or "relative" for fractions of the input's width and height if its size is
-    unknown."""
+    """Unit of the boxes: "pixels", or "relative" if the input's size is unknown. Relative boxes are fractions of the
+    input's width and height."""
     size: tuple[int, int] | None = None
     """(height, width) of the picture that boxes in pixels refer to. None means the input as resized for the model."""
     omitted: Annotated[int, Field(ge=0, exclude_if=lambda count: count == 0)] = 0
@@ -59,13 +59,13 @@ class DetectionOutput(StructuredOutput):
     field only if it is not 0."""
 
     keeps_flat: Annotated[bool, Field(exclude=True, repr=False)] = False
-    """True to keep boxes of zero width or height when boxes are clipped to the input. JSON does not have this field."""
+    """True if clipping to the input keeps boxes of zero width or height. This field is not written to JSON."""
 
     def placed(self, source: Source) -> Self:
-        """Return a copy with boxes in pixels of the input ``source``, clipped to its edges. Boxes outside are left out.
+        """Return a copy whose boxes are in pixels of the input ``source`` and clipped to the input's edges.
 
-        Boxes whose centre is outside the request's area of interest are left out, too. Boxes that are in pixels already
-        are scaled from ``size`` or, if that is None, from the size that the model saw.
+        Boxes outside the input, and boxes whose centre is outside the request's area of interest, are left out. Boxes
+        that are in pixels already are scaled from ``size`` or, if that is None, from the size that the model saw.
         """
         placed = super().placed(source)
         if source.size is None:
@@ -104,7 +104,7 @@ class DetectionOutput(StructuredOutput):
 
 
 def within(detections: Iterable[Detection], width: float, height: float, *, keep_flat: bool = False) -> list[Detection]:
-    """Clip the boxes of detections to a picture of ``width`` x ``height``, and return the detections that are left.
+    """Return the detections within a picture of ``width`` x ``height``, with their boxes clipped to the picture.
 
     Both lengths are in the unit of the boxes, such as pixels. Detections without an area within the picture are left
     out, unless ``keep_flat`` is True.

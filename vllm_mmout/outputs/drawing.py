@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Colour: TypeAlias = tuple[int, int, int]
 Rectangle: TypeAlias = tuple[int, int, int, int]
-"""Rectangle (first column, first row, last column, last row) in pixels. The last column and row belong to it."""
+"""Rectangle (first column, first row, last column, last row) in pixels. The last column and row are included."""
 
 _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 _SMALLEST_TEXT = 10
@@ -25,10 +25,10 @@ _SMALLEST_TEXT = 10
 _LONGEST_TEXT = 200
 """Maximum number of characters of a line or label. Longer text is cut."""
 _SHADE = 0.7
-"""Opacity, 0 to 1, of the black background of captions. White text is legible on it over any picture."""
+"""Opacity, 0 to 1, of the black background of captions. The background makes white text legible."""
 _MAX_CAPTION, _MAX_LABELS = 0.5, 0.3
-"""Limits for texts on a picture: height of a caption as a fraction of the picture's height, and total area of labels as
-a fraction of its area. The first line and the first label are always drawn."""
+"""Maximum height of a caption as a fraction of the picture's height, and maximum total area of the labels as a fraction
+of the picture's area. The first line and the first label are always drawn."""
 _ELLIPSIS = "…"
 
 
@@ -114,7 +114,7 @@ def draw_boxes(picture: Image, boxes: Sequence[MarkedBox]) -> Image:
 
 
 def _scale(picture: Image) -> float:
-    """Return the side, in pixels, of a square with the picture's area. Text and lines are scaled by it."""
+    """Return the scale of text and lines on a picture: the square root of the picture's area in pixels."""
     return math.sqrt(picture.width * picture.height)
 
 

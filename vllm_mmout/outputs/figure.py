@@ -214,7 +214,7 @@ def _draw_values(figure: Figure, axes: Axes, raster: DrawnRaster, alpha: float, 
 
 
 def _sampled(raster: DrawnRaster) -> Any:
-    """Return every n-th pixel of the first band as a masked array of at most 1600 x 1600 pixels."""
+    """Return the first band as a masked array, reduced to at most 1600 x 1600 pixels by skipping pixels."""
     step = math.ceil(max(raster.height, raster.width) / _MAX_PIXELS)
     rows = step * max(1, _STRIP // step)
     windows = (Window(row, 0, min(rows, raster.height - row), raster.width) for row in range(0, raster.height, rows))
@@ -274,7 +274,7 @@ def _legend_texts(areas: Sequence[ClassArea]) -> list[str]:
 
 
 def _in_one_unit(areas: Sequence[ClassArea]) -> tuple[list[float], str]:
-    """Return the areas of classes in a common unit, and the name of the unit. It is "pixels" if areas are unknown."""
+    """Return the areas of classes in a common unit, and the unit's name. The unit is "pixels" if an area is unknown."""
     metres = [area.area_m2 for area in areas if area.area_m2 is not None]
     if len(metres) < len(areas):
         return [float(area.pixels) for area in areas], "pixels"

@@ -1,4 +1,4 @@
-"""Define `InputPicture`, which reads a request's input again as a picture over which the result is drawn."""
+"""Define `InputPicture`, which reads a request's input again and returns the input as a picture."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
 
 class InputPicture:
-    """Function that reads the input of a result again, and returns a picture of it, over which the result is drawn.
+    """Function that reads the input of a result again and returns the input as a picture.
 
-    Results keep this function in place of the pixels of their input. Call it in the process that read the input: it
-    returns None in any other process, because a pickled copy does not know the input.
+    The result is drawn over this picture. Results keep this function in place of the pixels of their input. Call it in
+    the process that read the input: it returns None in any other process, because a pickled copy does not know the
+    input.
     """
 
     def __init__(self, read: Callable[[], Image | None] | None = None) -> None:

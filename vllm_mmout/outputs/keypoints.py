@@ -29,11 +29,12 @@ class Keypoint(BaseModel):
     score: float
     """Score of the point, from 0 to 1."""
     id: int = 0
-    """Index of the point's label, such as "left knee", among the labels of the model. 0 if the model has only one."""
+    """Index of the point's label, such as "left knee", among the model's labels. 0 for models without labels."""
     label: str = ""
     """Name of the body part or other feature that the point marks, such as "left knee"."""
     object: int = 0
-    """Index from 0 of the object that the point belongs to. Objects are numbered in the order of the request."""
+    """Index, from 0, of the object that the point belongs to, such as a person. Objects have the order of the request's
+    ``boxes``. A request without ``boxes`` has only object 0."""
 
 
 class KeypointsOutput(StructuredOutput):

@@ -74,7 +74,7 @@ def draw_north(axes: Axes, steps: NDArray[np.float64]) -> None:
 
 
 def _points_from(axes: Axes, corner: float) -> Any:
-    """Return a matplotlib transform from points (1/72 inch) to the page, with the origin at a lower corner of a map.
+    """Return the matplotlib transform of positions in points (1/72 inch) from a lower corner of a map.
 
     ``corner`` is 0 for the left corner and 1 for the right.
     """
@@ -86,7 +86,10 @@ def _points_from(axes: Axes, corner: float) -> Any:
 
 
 def north_on_page(steps: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the direction of north on a map whose rows run down the page, as (right, up) of length 1."""
+    """Return the direction of north on a map as a vector (right, up) of length 1. Rows of the map run down the page.
+
+    ``steps`` is the result of `geo.ground_steps` for the raster of the map.
+    """
     column, row = np.linalg.solve(steps, np.array([0.0, 1.0]))
     right, up = column * np.hypot(*steps[:, 0]), -row * np.hypot(*steps[:, 1])
     length = math.hypot(right, up)
@@ -94,7 +97,7 @@ def north_on_page(steps: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def round_length(most: float) -> float:
-    """Return the longest length of 1, 2 or 5 times a power of ten that is at most ``most``, both in metres."""
+    """Return the largest round length up to ``most``, in metres. Round lengths are 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(most))
     return next(number * power for number in (5, 2, 1) if number * power <= most * (1 + 1e-9))
 

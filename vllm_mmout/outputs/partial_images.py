@@ -49,7 +49,7 @@ class PreviewRequest:
         self._asked = True
 
     def taken(self) -> bool:
-        """Return whether a preview was requested since the last call, and reset the flag.
+        """Return whether a preview was requested since the last call of `taken`. Clear the request.
 
         Call this only in the thread that joins tiles.
         """
@@ -89,16 +89,15 @@ class PartialImages:
         self._watch = watch
         self._copies: deque[PartialImage] = deque()
         self._picture: tuple[NDArray[Any], NDArray[np.bool_]] | None = None
-        """Bands of the unfinished picture, and the mask of its visible pixels. None before the first tile, and after
-        the last preview was made."""
+        """(bands, mask) of the picture to which tiles are added. The mask is True at finished pixels that are not
+        nodata. None before `begin`, and after the last preview was made."""
         self._middles: tuple[NDArray[np.intp], NDArray[np.intp]]
         self._palette: NDArray[np.uint8] | None = None
         self._size = 0, 0
         self._georeference: Georeference | None = None
         self.awaited = True
-        """True while a client waits for previews. While False, only the newest preview is kept.
-
-        Thus a slow client neither delays the computation of the raster nor fills the memory."""
+        """True while a client waits for the next preview. While False, only the newest preview is kept, to save
+        memory."""
 
     def begin(self, size: tuple[int, int], sample: RasterOutput, georeference: Georeference | None = None) -> None:
         """Start previews of a raster of ``size`` (height, width), which is not computed yet.
@@ -117,7 +116,10 @@ class PartialImages:
             self._picture = bands, np.zeros(reduced, np.bool_)
 
     def put(self, row: int, col: int, output: RasterOutput, valid: NDArray[np.bool_] | None = None) -> None:
-        """Add a finished rectangle of the raster. Pixels where ``valid``, bool [height, width], is False are nodata."""
+        """Add the pixels of ``output``, a finished rectangle of the raster that begins at ``row`` and ``col``.
+
+        Pixels where ``valid``, bool [height, width], is False are nodata.
+        """
         if (picture := self._picture) is None:
             return
         bands, seen = picture
@@ -133,7 +135,7 @@ class PartialImages:
             seen[rows, cols] &= valid[source_rows][:, source_cols]
 
     def joined(self) -> None:
-        """Count a tile as finished, and make a preview if one is due or was requested.
+        """Record that a tile was joined to the raster. Make a preview if a preview is due or was requested.
 
         Call `put` with the tile's pixels before.
         """
@@ -214,7 +216,7 @@ class PartialImage:
 
 
 class GrowingImage(ImageOutput):
-    """Preview of a raster that is not complete yet, as RGBA picture with the georeference of the raster.
+    """Preview of an incomplete raster: an RGBA picture that knows the georeference of the whole raster.
 
     Args:
         array: uint8 [height, width, 4].
@@ -253,10 +255,11 @@ class GrowingImage(ImageOutput):
 
 
 def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """Find, along one axis, the preview pixels that show a range of raster pixels, and the raster pixels they show.
+    """Return the slice of the preview pixels that show a range of raster pixels along one axis.
 
-    The raster pixels are counted from ``start``, the index of the first pixel in the range. The range has ``length``
-    raster pixels. Each preview pixel shows a single raster pixel, whose index is in ``middles``.
+    Also return the index of the raster pixels that these preview pixels show, counted from ``start``. The range begins
+    at the raster pixel ``start`` and has ``length`` raster pixels. Each preview pixel shows a single raster pixel,
+    whose index is in ``middles``.
     """
     first, last = np.searchsorted(middles, (start, start + length)).tolist()
     return slice(first, last), slice(None) if last - first == length else middles[first:last] - start

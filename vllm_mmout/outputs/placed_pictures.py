@@ -34,7 +34,7 @@ class PlacedPicture:
 
     @classmethod
     def of_file(cls, path: str | PurePath) -> PlacedPicture:
-        """Return the picture of a raster file with a georeference. The pixels are read later, when it is drawn.
+        """Return the picture of a raster file with a georeference. The pixels are read when the picture is drawn.
 
         Raises InputError if the file cannot be opened, or has no georeference.
         """
@@ -98,7 +98,10 @@ def _picture_of_files(paths: Sequence[str | PurePath], grid: MapGrid) -> Image:
 
 
 def _draw_below(drawn: NDArray[np.uint8], image: Image, place: PlacedRaster, grid: MapGrid) -> None:
-    """Fill the transparent pixels of ``drawn``, an RGBA array on ``grid``, with ``image``, warped to this grid."""
+    """Warp ``image`` to the map ``grid``, and copy it into the transparent pixels of the RGBA array ``drawn``.
+
+    ``drawn`` is uint8 [4, height, width] on ``grid``. ``place`` is the georeference and size of the image's scene.
+    """
     pixels = np.moveaxis(np.asarray(image.convert("RGBA")), 2, 0)
     georeference = place.place.resized(place.size, (image.height, image.width))
     with tempfile.TemporaryDirectory(prefix="mmout-picture.") as folder:
@@ -116,7 +119,7 @@ def _picture_of_file(path: str | PurePath) -> Image:
 
 
 def _bands_of_file(raster: OpenRaster) -> tuple[int, ...]:
-    """Return the numbers (from 1) of the bands to draw, by their names or their colour interpretation."""
+    """Choose the bands to draw by their names or colour interpretation. Return the band numbers, from 1."""
     stated = raster.colours or (None,) * raster.count
     numbers = [number for number in range(1, raster.count + 1) if number != raster.alpha]
     names = [raster.descriptions[number - 1] or stated[number - 1] or "" for number in numbers]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PolygonsOutput(MediaOutput):
-    """Polygons around the regions of a class raster, traced anew each time they are used.
+    """Polygons around the regions of a class raster. Each use traces the polygons again.
 
     A region consists of pixels of the same class that share edges. Nodata forms no region. A polygon follows the edges
     of the pixels, may have holes, and is valid by OGC Simple Features. Rasterising the polygons gives the raster
@@ -165,7 +165,7 @@ class TracedPolygons:
     """Iterator over polygons that are traced from a class raster on demand. It can be consumed only once."""
 
     pieces: Iterable[Polygons]
-    """Batches of polygons. Their vertices are corners of pixels, as (column, row)."""
+    """Batches of polygons. The vertices of the polygons are corners of pixels, as (column, row)."""
     lattice: Lattice
     """Converter from pixel corners (column, row) to coordinates in the raster's CRS."""
     georeference: Georeference | None

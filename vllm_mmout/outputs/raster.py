@@ -140,9 +140,9 @@ class RasterOutput(MediaOutput):
 
     @property
     def image(self) -> Image:
-        """Picture in the palette's colours, or else in grey. Nodata is transparent.
+        """Picture of the raster. Classes have the palette's colours, three bands are RGB, other rasters are grey.
 
-        The smallest value is black, and the largest is white.
+        Nodata is transparent. Three uint8 bands are shown unchanged. Other values are stretched from black to white.
         """
         return render(self.array, self.valid, self.palette)
 
@@ -160,7 +160,7 @@ class RasterOutput(MediaOutput):
         return self.array[:, window.rows, window.cols]
 
     def placed(self, source: Source) -> RasterOutput:
-        """Return a copy with its input's georeference, mask and metadata. ``source`` describes the input.
+        """Return a copy of the raster with the georeference, mask and metadata of the input ``source``.
 
         A raster of another size than the input covers the same extent. Pixels where the input's ``valid`` is False
         become nodata. ``valid`` is False outside the request's area of interest, too. If the raster has no nodata

@@ -104,13 +104,19 @@ def default_palette(classes: int) -> NDArray[np.uint8]:
 
 
 def class_colour(number: int) -> tuple[int, int, int]:
-    """Return the (red, green, blue) colour of class ``number`` in the default palette. Colours repeat from 1024 on."""
+    """Return the default colour of class ``number`` as (red, green, blue).
+
+    The colours repeat after 1024 classes: class 1024 has the colour of class 0.
+    """
     colours = _colours()
     return colours[number % len(colours)]
 
 
 def colour_of_class(palette: NDArray[np.uint8] | None, number: int) -> tuple[int, int, int]:
-    """Return the (red, green, blue) colour of class ``number`` in ``palette``, or else in the default palette."""
+    """Return the (red, green, blue) colour of class ``number`` in ``palette``.
+
+    Return the class's default colour if ``palette`` is None or lacks the class.
+    """
     if palette is None or number >= len(palette):
         return class_colour(number)
     red, green, blue = palette[number].tolist()
@@ -175,9 +181,9 @@ class _PreviewAxis:
     """Ranges of raster pixels along one axis, one range for each pixel of a preview."""
 
     first: NDArray[np.intp]
-    """Index of the first raster pixel that each preview pixel covers."""
+    """Array with the index of the first covered raster pixel, for each preview pixel."""
     end: NDArray[np.intp]
-    """Index after the last raster pixel that each preview pixel covers."""
+    """Array with the index after the last covered raster pixel, for each preview pixel."""
 
     @classmethod
     def of(cls, old: int, new: int, *, picked: bool) -> _PreviewAxis:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _STYLE_BYTES: Final = 1 << 24
-"""Maximum number of bytes of a style file that are read. It is twice the size of a style of 65536 classes."""
+"""Maximum number of bytes of a QGIS style file that are read.
+
+The limit is enough for 65536 classes of 256 bytes each."""
 _ENTRY: Final = re.compile(r'<paletteEntry\b(?=[^<>]*?\bvalue="(\d{1,5})")(?=[^<>]*?\bcolor="#([0-9a-fA-F]{6})")')
 """Pattern of an entry in a QGIS style file. Its groups are the class number and the colour."""
 
@@ -98,7 +100,7 @@ def class_names_in(items: Mapping[str, str]) -> list[str]:
 
 
 def palette_of(dataset: Any) -> NDArray[np.uint8] | None:
-    """Return the colour of each class, uint8 [n, 3], from rasterio's dataset, or None if it lacks a colour table."""
+    """Return the colour table of a rasterio dataset, uint8 [n, 3]. Return None if the colour table is missing."""
     if dataset.count != 1 or dataset.colorinterp[0].name != "palette":
         return None
     colours = dataset.colormap(1)

@@ -119,7 +119,7 @@ class StoredRaster(RasterOutput):
             return raster.read(window).array
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
-        """Write the raster to a file. The first time it is saved as GeoTIFF, its temporary file is moved to ``path``.
+        """Write the raster to a file. The first save as GeoTIFF moves the raster's temporary file to ``path``.
 
         The raster is read from the new path afterwards, also from a bucket. Further GeoTIFFs are copies. Saving to the
         raster's own path writes nothing. Raises SaveError as `Savable.save` does, and InputError if the raster is
@@ -230,7 +230,10 @@ def _linked(file: Path, path: Path) -> bool:
 
 
 def _remove(file: Path, process: int) -> None:
-    """Remove a temporary file. Do nothing in a forked child, where ``process``, the creator's id, differs."""
+    """Remove a temporary file if this is the process that created the file. Do nothing in a forked child process.
+
+    ``process`` is the id of the process that created the file.
+    """
     if os.getpid() == process:
         with contextlib.suppress(OSError):
             file.unlink(missing_ok=True)

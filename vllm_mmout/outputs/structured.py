@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SourceHolder:
-    """Holder of the description of the input that a result was made from. Two holders always compare equal.
+    """Holder that excludes the description of a result's input from comparisons. All holders are equal.
 
     Two results are therefore equal if their fields are equal, even if their inputs differ.
     """

@@ -51,11 +51,11 @@ class AreaTable(Protocol):
 
     @property
     def nodata(self) -> NodataRow | None:
-        """Area of the pixels without a class, or None if unknown."""
+        """Number and area of the pixels without a class. None if the number is unknown."""
 
 
 class FeatureCounts:
-    """The pixels of each class inside one feature, and their area in square metres."""
+    """Number of pixels and area in square metres of each class inside one feature."""
 
     def __init__(self) -> None:
         self.pixels: defaultdict[int, int] = defaultdict(int)
@@ -104,9 +104,10 @@ def count_features(raster: ClassRaster, area: PlacedArea, features: Sequence[int
 def _by_pixel_area(
     values: NDArray[Any], inside: NDArray[np.bool_], areas: NDArray[np.float64] | None
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_], float]]:
-    """Yield groups of pixels with equal areas on the ground: all pixels at once if possible, else row by row.
+    """Yield pixels in groups. All pixels of a group cover the same area on the ground.
 
-    Each item is the values of the pixels, their mask, and the area of a pixel, which is 0 if it is unknown.
+    A single group has all pixels if their areas are equal or unknown. Otherwise each row is a group. Each item is the
+    values of the pixels, their mask, and the area of a pixel. An unknown area is 0.
     """
     if areas is None or (areas == areas[0]).all():
         yield values, inside, 0.0 if areas is None else float(areas[0])
@@ -132,7 +133,10 @@ def _feature_window(area: PlacedArea, feature: int | None, size: tuple[int, int]
 
 
 def _cut_rows(window: Window, first: int, end: int) -> Window:
-    """Return the part of a window in the rows from ``first`` to ``end``. An empty part has a height of 0 or less."""
+    """Cut a window to the rows from ``first`` up to, but not including, ``end``.
+
+    If the window has none of these rows, the height of the result is 0 or negative.
+    """
     row = max(window.row, first)
     return Window(row, window.col, min(window.row + window.height, end) - row, window.width)
 
@@ -175,10 +179,10 @@ def features_geojson(source: Source | None, tables: Sequence[AreaTable]) -> dict
 
 
 def _properties(own: Mapping[str, Any], table: AreaTable) -> dict[str, Any]:
-    """Return a feature's own properties and the area of each class, such as ``water_pixels`` for the class "water".
+    """Return a feature's own properties, extended by the number of pixels, the share and the area of each class.
 
-    The class "water" also gets ``water_share`` and ``water_m2``. ``nodata_pixels`` and ``nodata_m2`` follow. They are
-    None if unknown.
+    The class "water" adds ``water_pixels``, ``water_share`` and ``water_m2``. ``nodata_pixels`` and ``nodata_m2``
+    come last, and are None if unknown.
     """
     counts = Counter(area.name for area in table.classes)
     rows: list[tuple[str, Any]] = []

@@ -10,7 +10,7 @@ from vllm_mmout.params.processors import wrong
 from vllm_mmout.params.tiling import Tiling
 
 PIXEL_SIZES = (1e-9, 1e9)
-"""Smallest and largest size of a map's pixel, in units of its coordinate system."""
+"""Smallest and largest pixel size that a map may have, in units of the map's coordinate system."""
 
 
 class MosaicOptions(Tiling, frozen=True, kw_only=True):

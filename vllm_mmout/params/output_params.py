@@ -21,7 +21,9 @@ LOCAL_ONLY = frozenset({"path", "sampling", "grid", "chunk_seconds", "stac_item"
 clients cannot set them."""
 
 STAYS = LOCAL_ONLY | {"partial_images", "aoi", "aoi_crs"}
-"""Names of the options that an engine does not need. Requests that differ only in these options can share a batch."""
+"""Names of the options that stay in the frontend process. They are not sent to the engine.
+
+Requests that differ only in these options can share a batch."""
 
 
 class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -159,17 +161,17 @@ class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=
 
     @property
     def part(self) -> bool:
-        """True if the request is one tile or other part of a larger request."""
+        """True if these are the options for one part of a larger request, such as a tile."""
         return False
 
     @property
     def blends(self) -> bool:
-        """True if the request is a tile, and its values will be averaged where it overlaps other tiles."""
+        """True if the request is for one tile, and the pixels of overlapping tiles will be averaged."""
         return self.part and self.overlap > 0 and self.blend != "none"
 
     @property
     def of_run(self) -> OutputParams:
-        """Options that the model is run with. A request for several kinds of output becomes one for the default kind.
+        """Options for running the model. If the request asks for several kinds of output, only the default is selected.
 
         The other kinds are converted from the output of the default kind.
         """
@@ -210,7 +212,7 @@ class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=
 
 
 class _PartParams(OutputParams, frozen=True, kw_only=True):
-    """Options for one tile, or another part, of a user's request."""
+    """Options for one part of a user's request, such as a tile."""
 
     @property
     def part(self) -> bool:
@@ -218,7 +220,10 @@ class _PartParams(OutputParams, frozen=True, kw_only=True):
 
 
 def _check_chosen(option: Option, value: Any) -> None:
-    """Raise OptionError if a value is not a choice of its option. None is allowed if it is the default."""
+    """Raise OptionError if ``value`` is not among the choices of ``option``.
+
+    The value None is allowed if None is the default of the option.
+    """
     if value is not None or option.default is not None:
         option.checked(value)
 
@@ -233,8 +238,9 @@ _Checked = msgspec.defstruct(
     [(option.name, option.hint | None if option.default is None else option.hint) for option in OPTIONS.values()],
     kw_only=True,
 )
-"""Struct with the fields of OutputParams. Options are converted to it to check their types, since msgspec's
-constructors do not check types."""
+"""Struct for checking the types of options. It has the fields of `OutputParams`.
+
+msgspec checks types when it converts a dict to a struct, but not in the constructor of a struct."""
 OutputParams.__doc__ = "\n".join(
     [*(OutputParams.__doc__ or "").splitlines()[:2], "    Args:"]
     + [f"        {option.name}: {option.meta.description}" for option in OPTIONS.values()]

@@ -56,7 +56,10 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Names of the results if the request asks for several processors or kinds of output, else empty."""
+        """Names of the request's results: the listed processors, or the listed kinds of output.
+
+        Empty if the request lists neither. The request then has a single result.
+        """
         return next((names for names in (self.processor, self.output) if isinstance(names, tuple)), ())
 
 

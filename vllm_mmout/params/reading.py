@@ -22,7 +22,9 @@ _FLOAT32 = (2.0**-149, (2 - 2.0**-23) * 2.0**127)
 
 
 _LONGEST_SENT = 1 << 20
-"""Maximum number of characters of the option ``aoi`` in a request. Checking it blocks the event loop."""
+"""Maximum number of characters of the option ``aoi`` in a request.
+
+The event loop is blocked while ``aoi`` is checked, so longer texts are refused."""
 
 FILE, STORED = "file", "stored"
 """Values of ``scale`` that are not numbers. "file" applies the scale that the file states, and "stored" uses the values
@@ -135,7 +137,10 @@ class ReadingOptions(Picks, frozen=True, kw_only=True):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the options that the request sets and that affect how a raster is read and cut into tiles."""
+        """Names of the raster reading options that the request sets, such as "bands" or "window".
+
+        These options affect how a raster is read and cut into tiles.
+        """
         names = ("bands", "indices", "nodata", "scale", "offset", "window", "bbox", "aoi", *OF_MODELS, "tile")
         return tuple(name for name in names if getattr(self, name) is not None) + ("mask_clouds",) * self.mask_clouds
 

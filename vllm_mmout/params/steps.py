@@ -13,7 +13,7 @@ from vllm_mmout.params.processors import wrong
 from vllm_mmout.params.reading import ReadingOptions
 
 OF_STEPS = ("num_inference_steps", "guidance_scale", "seed", "strength", "negative_prompt", "size")
-"""Names of the options that only iterative models accept, such as diffusion models."""
+"""Names of the options for iterative models, such as diffusion models. Other models do not accept these options."""
 
 
 _SIZE = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}", re.ASCII)

@@ -37,16 +37,20 @@ class OutputProcessor:
     of output."""
 
     products: ClassVar[tuple[str, ...]] = ()
-    """Kinds of output that one request may ask for together, the default kind first. The method `product` converts an
-    output of the default kind to the other kinds. Empty if a request may ask for one kind only."""
+    """Kinds of output that one request may ask for together, the default kind first. Empty if a request may ask for
+    one kind only.
+
+    The method `product` converts an output of the default kind to the other kinds."""
 
     binding: ClassVar[str] = ""
     """Subclass of `EngineBinding`, as "module:Class", that adapts vLLM's engine to models with this processor. By
     default `Binding`, for models that answer in a single forward pass."""
 
     output_stride: int = 1
-    """Number of input pixels, along each side, that one pixel of the output raster covers. If it is above 1, tiles
-    begin at multiples of it, and the last output pixels may reach beyond the input."""
+    """Number of input pixels, along each side, that one pixel of the output raster covers.
+
+    If the number is above 1, tiles begin at multiples of the number, and the last output pixels may reach beyond the
+    input."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
@@ -110,10 +114,11 @@ class OutputProcessor:
         raise NotImplementedError(f"{type(self).__name__} must define decode(raw, params, state=None)")
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[Any] | None:
-        """Build the outputs of several tiles at once, or return None to have ``decode`` called for each tile.
+        """Build the outputs of several tiles at once. Return None if the processor does not support that.
 
-        The default returns None. Override it if that is faster; the outputs must equal those of ``decode``. If it
-        raises, ``decode`` is called for each tile, so that the error names the tile.
+        If None is returned, ``decode`` is called for each tile. The default returns None. Override the method if that
+        is faster; the outputs must equal those of ``decode``. If the method raises, ``decode`` is called for each tile,
+        so that the error names the tile.
 
         Args:
             raw: return value of ``reduce``, with the tiles on axis 0, on the CPU. Read-only.
@@ -150,7 +155,7 @@ class OutputProcessor:
         return first.output
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for computing one scene of a mosaic, so that its result is a raster.
+        """Return the options for computing one scene of a mosaic. The output of the scene must be a raster.
 
         The default returns ``params``. Raises OptionError if results of this processor cannot be joined to one map.
         """
@@ -199,9 +204,9 @@ class OutputProcessor:
         raise NotImplementedError(f"{type(self).__name__} must define product(output, kind, params, source)")
 
     def begin(self, params: OutputParams) -> Any:
-        """Return the state that ``decode`` receives with each chunk of a request that is decoded in chunks.
+        """Begin decoding an output. Return the state that is passed to ``decode``, or None if it needs no state.
 
-        The default is None.
+        An output that is decoded in chunks needs a state. The default is None.
         """
         return None
 

@@ -20,22 +20,23 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs import RasterOutput
 
 _GROUPED = 8
-"""Largest number of neighbouring blocks of the GeoTIFF whose pixels are collected in one array. With larger arrays,
-there are fewer copies. Each copy makes Python's threads wait for each other."""
+"""Maximum number of neighbouring GeoTIFF blocks whose pixels are collected in one array.
+
+Larger arrays need fewer copies of pixels. Each copy makes Python's threads wait for each other."""
 
 
 @dataclass(eq=False, slots=True)
 class _Unfinished:
-    """GeoTIFF block that has not got all its pixels."""
+    """Block of the GeoTIFF that still lacks pixels."""
 
     col: int
     """First column of the block in the raster."""
     missing: int
     """Number of pixels that have not arrived."""
     group: NDArray[Any]
-    """Pixels [bands, height, width] of this block and of its neighbours that were begun with it."""
+    """Array [bands, height, width] with the pixels of this block, and maybe of neighbouring blocks."""
     group_col: int
-    """First column of ``group`` in the raster."""
+    """First column of the array ``group`` in the raster."""
 
 
 class Canvas:
@@ -52,7 +53,7 @@ class Canvas:
         self._masked = False
         self._taken = False
         self._unfinished: dict[tuple[int, int], _Unfinished] = {}
-        """Maps (row, column) of each GeoTIFF block that was begun and is not complete to its pixels so far."""
+        """GeoTIFF blocks that have some of their pixels, but not all. Keys are the (row, column) of the block."""
         height, width = size
         classes = are_classes(like.dtype, like.class_names, like.palette)
         self._blocks = GeoTiffBlocks(
@@ -114,9 +115,9 @@ class Canvas:
         self._blocks.discard()
 
     def _neighbours(self, row: int, col: int, width: int) -> Iterator[list[_Unfinished]]:
-        """Yield the blocks of the GeoTIFF that a range of columns overlaps, in lists of blocks that share an array.
+        """Yield the GeoTIFF blocks that overlap a range of columns. Blocks that share an array form one list.
 
-        ``row`` is the index of their row of blocks. The range begins at the column ``col``.
+        ``row`` is the index of the row of blocks. The range has ``width`` columns, from the column ``col`` on.
         """
         shared: list[_Unfinished] = []
         for number, _, _ in _overlapped(col, width, self._blocks.block):
@@ -129,9 +130,10 @@ class Canvas:
             yield shared
 
     def _begin(self, row: int, number: int, col: int, width: int) -> _Unfinished:
-        """Allocate block ``number`` of a row of blocks, in one array with the following blocks that the pixels fill.
+        """Begin block ``number`` of a row of GeoTIFF blocks, and allocate an array for its pixels. Return the block.
 
-        The pixels are ``width`` columns from ``col`` on. An array has at most `_GROUPED` blocks. Return the block.
+        The pixels that arrive are ``width`` columns from ``col`` on. If they fill the following blocks completely,
+        these blocks are begun too, and share the array. At most `_GROUPED` blocks share an array.
         """
         side, (height, full_width) = self._blocks.block, self._size
         covered_until = full_width if col + width == full_width else (col + width) // side * side
@@ -151,7 +153,7 @@ class Canvas:
         return self._unfinished[row, number]
 
     def _count(self, row: int, block: _Unfinished, pixels: int) -> None:
-        """Record that pixels of a block have arrived. If it is complete, write it."""
+        """Count the pixels of a block that have arrived. When all have arrived, write the block to the GeoTIFF."""
         block.missing -= pixels
         if not block.missing:
             side = self._blocks.block
@@ -160,9 +162,10 @@ class Canvas:
             self._blocks.write(row, block.col // side, block.group[:, :, start : start + side], copy=False)
 
     def _check_nodata(self, pixels: NDArray[Any], hidden: NDArray[np.bool_] | None) -> None:
-        """Raise DecodeError if a valid pixel equals the nodata value that is written where the mask ``hidden`` is True.
+        """Raise DecodeError if a valid pixel equals the nodata value that is written to masked pixels.
 
-        Only the default nodata value is checked. The pixels of earlier calls count too.
+        Pixels are masked where ``hidden`` is True. Only the default nodata value is checked. The pixels of earlier
+        calls count too.
         """
         if hidden is not None:
             self._masked = True
@@ -201,7 +204,10 @@ def _overlapped(start: int, length: int, side: int) -> Iterator[tuple[int, slice
 
 
 def _checked_nodata(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
-    """Convert ``nodata`` to a dtype, or return a default for None. Raise DecodeError if the dtype cannot hold it."""
+    """Convert ``nodata`` to ``dtype``. If ``nodata`` is None, return the default nodata value of the dtype.
+
+    The default is NaN, or the largest integer of the dtype. Raise DecodeError if the dtype cannot hold ``nodata``.
+    """
     value: np.generic
     if nodata is None:
         value = dtype.type(math.nan if dtype.kind == "f" else np.iinfo(dtype).max)

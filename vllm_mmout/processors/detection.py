@@ -34,8 +34,8 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""Number of boxes that the worker sends for each box of ``max_detections`` if overlapping boxes are removed afterwards
-(non-maximum suppression)."""
+"""Multiplier of ``max_detections`` for the number of boxes that the worker sends. It applies if overlapping boxes are
+removed afterwards by non-maximum suppression."""
 _MAX_SENT = 1000
 """Maximum number of boxes that the worker sends for an input if ``max_detections`` is not set."""
 

@@ -120,9 +120,10 @@ class EmbeddingProcessor(OutputProcessor):
 
 
 def tensor_named(output: Raw, name: str | None, takes: str, default: str | None = None) -> torch.Tensor:
-    """Return the tensor ``name`` of a model's output. If ``name`` is None, return ``default`` or the only tensor.
+    """Return the tensor ``name`` of a model's output. If ``name`` is None, return the default tensor.
 
-    Raise ReduceError if the tensor is missing. The message begins with ``takes``, what the processor accepts.
+    The default is the tensor named ``default`` if it exists, else the only tensor of the output. Raise ReduceError if
+    the tensor is missing. ``takes`` describes the accepted outputs, for messages.
     """
     tensors = named(output)
     if name is None and default in tensors:

@@ -43,16 +43,16 @@ _NODATA = -128  # of int8
 _MOST = 127
 """Largest absolute value that a component of an embedding has in an int8 raster. The value -128 is nodata."""
 _STEPS = 4
-"""Number of possible scales of int8 pixels per power of 2: the scale is 2 ** (exponent / 4), for integer exponents."""
+"""Number of exponent steps that double the scale of an int8 pixel. The scale is 2 ** (exponent / 4)."""
 SCALE_BAND: Final = "scale_exponent"
-"""Name of the last band of int8 rasters whose pixels have different scales. Its values are the exponents of the
-scales."""
+"""Name of the band that holds the exponent of each pixel's scale, 2 ** (exponent / 4). It is the last band of int8
+rasters without the option ``scale``."""
 PATCH_ITEM: Final = "MMOUT_PATCH_SIZE"
 DATES_ITEM: Final = "MMOUT_EMBEDDING_DATES"
 """Name of the raster's metadata item that tells how the embeddings of several dates were combined."""
 SCALE_ITEM: Final = "MMOUT_EMBEDDING_SCALE"
-"""Name of the raster's metadata item with the formula that converts int8 values to embeddings, if pixels have different
-scales."""
+"""Name of the metadata item with the formula that converts int8 pixels to embeddings. Only rasters with a scale for
+each pixel have the item."""
 _PER_PIXEL = f"component = pixel * 2 ** ({SCALE_BAND} / {_STEPS}); {SCALE_BAND} is the last band"
 
 
@@ -122,7 +122,7 @@ class EmbeddingGridProcessor(OutputProcessor):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> Self:
-        """Create an instance. The options ``patch_size``, ``prefix_tokens``, ``token_dates`` default to config.json."""
+        """Create an instance. Options that are not set default to the values in the model's ``config.json``."""
         names = ("patch_size", "prefix_tokens", "token_dates")
         known = {name: config[name] for name in names if config.get(name) is not None}
         return cls(**{**known, **options})
@@ -182,7 +182,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return super().assemble(parts, params)
 
     def _grids(self, output: Raw) -> torch.Tensor:
-        """Return the embedding vectors of all patches and requests as [n, dates, dim, rows, columns]."""
+        """Return the patch embeddings of ``n`` requests as grids: one tensor [n, dates, dim, rows, columns]."""
         features = tensor_named(output, self._tensor, _TAKES, default=_HIDDEN)
         if features.ndim not in (_TOKENS, _MAP) or not features.is_floating_point() or 0 in features.shape[1:]:
             pooled = (
@@ -229,7 +229,7 @@ class EmbeddingGridProcessor(OutputProcessor):
         return halved(vectors) if self._dtype == "float16" else vectors
 
     def _pixel_steps(self, vectors: torch.Tensor, invalid: torch.Tensor) -> torch.Tensor:
-        """Quantize each pixel's vector with a separate scale. Append the exponents of the scales as a last band."""
+        """Quantize each pixel's vector with its own scale, 2 ** (exponent / 4). Append the exponents as a last band."""
         import torch
 
         largest = vectors.masked_fill(invalid, 0).abs().amax(dim=0)
@@ -278,9 +278,9 @@ def _checked_patch(patch_size: object) -> int:
 
 
 def _checked_count(name: str, count: object, *, least: int) -> int:
-    """Return ``count``, the value of the option ``name``. None gives the default, which is also the minimum.
+    """Return ``count``, the value of the option ``name``. If ``count`` is None, return the option's minimum.
 
-    Raise OptionError if it is not an integer, or is below the minimum.
+    Raise OptionError if ``count`` is not an integer, or is below the minimum ``least``.
     """
     if count is None:
         return least

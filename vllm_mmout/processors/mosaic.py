@@ -59,17 +59,18 @@ def mosaic(
 
 
 class _Joining:
-    """Raster that is joined from the tiles of a scene. Overlaps wait in memory until all their tiles have arrived.
+    """Raster that is joined from the tiles of a scene.
 
-    Pixels that only one tile covers are written immediately.
+    The pixels of an overlap are kept in memory until all tiles that share the overlap have arrived. Pixels that only
+    one tile covers are written immediately.
 
     The first tile with an output sets the dtype, bands and metadata of the raster; the other tiles must match it.
     """
 
     _plan: Plan
     _like: RasterOutput
-    """Sample of one pixel, whose bands, dtype and nodata all tiles must have. It is from the first tile with valid
-    pixels."""
+    """Sample of a single pixel from the first tile with valid pixels. All tiles must have the same bands, dtype and
+    nodata as the sample."""
     _metadata: dict[str, str]
     """Metadata items that all tiles joined so far have in common."""
     _finished_metadata: dict[str, str]
@@ -109,7 +110,7 @@ class _Joining:
                 self._growing.joined()
 
     def _add_alike(self, canvas: Canvas, block: PartBlock, tiles: RasterTiles) -> None:
-        """Add the tiles of one engine request, whose outputs are a single array.
+        """Add the tiles of one engine request to the canvas. The outputs of all tiles are in a single array.
 
         Neighbouring tiles without overlap and without masked pixels are written together.
         """
@@ -134,7 +135,7 @@ class _Joining:
             start += count
 
     def _strip(self, parts: Sequence[Part], start: int) -> tuple[int, Cell] | None:
-        """Count the neighbouring tiles from index ``start`` on that can be written together as one strip.
+        """Count how many neighbouring tiles, beginning with the tile at ``start``, can be written as one strip.
 
         Return (count, rectangle of the first tile), or None if the tile at ``start`` has masked pixels or overlaps
         another tile.
@@ -191,7 +192,7 @@ class _Joining:
             self._canvas.discard()
 
     def _begin(self, output: RasterOutput) -> Canvas:
-        """Create the canvas from the first tile with valid pixels. Mark the empty tiles that arrived before it."""
+        """Create the canvas from the first tile with valid pixels, then add the empty tiles that arrived earlier."""
         shape = self._blend if output.dtype.kind == "f" else "none"
         self._plan = Plan.make(self._grid, (output.height, output.width), shape)
         self._like = RasterOutput(output.array[:, :1, :1].copy(), **output.described)

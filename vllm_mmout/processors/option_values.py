@@ -36,8 +36,9 @@ class Labels:
     """Names of a model's classes, looked up by class id."""
 
     names: tuple[str, ...] | None = None
-    """Names of the classes from 0, as set by the option ``class_names``, or None. The model must have as many
-    classes."""
+    """Names of the classes from 0, as set by the option ``class_names``. None if the option is not set.
+
+    The number of names must be the model's number of classes."""
     by_id: Mapping[int, str] = field(default_factory=dict)
     """Maps class ids to names, as in ``id2label`` of config.json. Classes may be missing."""
 
@@ -54,17 +55,17 @@ class Labels:
         return tuple(ModelClass(number, names[number]) for number in sorted(names))
 
     def check_count(self, classes: int) -> None:
-        """Raise ReduceError if ``class_names`` is set, but does not have one name for each of the ``classes``."""
+        """Raise ReduceError if the option ``class_names`` is set and the number of names is not ``classes``."""
         if self.names is not None and len(self.names) != classes:
             raise ReduceError(
                 f"class_names has {len(self.names)} entries, the model emits {classes} classes; give one entry a class"
             )
 
     def or_those_of(self, config: Mapping[str, Any]) -> Labels:
-        """Return these labels if the option ``class_names`` is set, else labels with the names in ``config.json``.
+        """Return ``self`` if the option ``class_names`` is set. Otherwise return the labels of ``config.json``.
 
         ``config`` is the model's config.json, whose entry ``id2label`` maps class ids to names. If the entry is
-        missing, return these labels.
+        missing, return ``self``.
         """
         table = config.get("id2label")
         if self.names is not None or table is None:
@@ -91,7 +92,10 @@ def checked_names(names: object, option: str = "class_names", named: str = "clas
 
 
 def parse_palette(palette: object) -> NDArray[np.uint8]:
-    """Convert colours, "#rrggbb" or three integers per class, to uint8 [classes, 3]. Raise OptionError if malformed."""
+    """Convert a list of colours, as "#rrggbb" or three integers each, to uint8 [classes, 3].
+
+    Raise OptionError if a colour is malformed or the list is empty.
+    """
     if not isinstance(palette, list | tuple | np.ndarray) or not len(palette):
         raise OptionError(f"palette must be a list of colours, one a class, got {palette!r}")
     return np.array([_parse_colour(colour, place) for place, colour in enumerate(palette)], np.uint8)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 Range: TypeAlias = tuple[float, float]
-"""Pair of values (black, white): the first becomes 0, and the second becomes 255."""
+"""Pair of input values (black, white). Black becomes 0, and white becomes 255, in the 8-bit result."""
 
 
 def checked_range(value_range: Sequence[float]) -> Range:

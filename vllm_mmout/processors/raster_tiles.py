@@ -1,4 +1,4 @@
-"""`RasterTiles`, the rasters of several tiles that share their metadata."""
+"""`RasterTiles`, a sequence of the rasters of several tiles. All rasters have the same metadata."""
 
 from __future__ import annotations
 

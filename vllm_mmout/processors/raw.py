@@ -39,7 +39,7 @@ def named(raw: Raw) -> dict[str, torch.Tensor]:
 
 
 def each(call: Callable[..., torch.Tensor], *alike: Raw) -> Raw:
-    """Apply ``call`` to the other arguments, which are tensors. If they are dicts of tensors, apply it once per key.
+    """Apply ``call`` to several tensors. If dicts of tensors are passed, apply ``call`` once per key of the dicts.
 
     The dicts must have the same keys. Return a tensor, or a dict of tensors by key.
     """
@@ -101,9 +101,9 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
-    """Return the DecodeError for a subclass that overrides ``reduce`` without ``decode``.
+    """Return a DecodeError which says that a tensor is not a result of the inherited ``reduce``.
 
-    Its ``reduce`` returned ``tensor`` in place of ``what``, which the inherited ``decode`` expects.
+    A subclass overrides ``reduce`` but not ``decode``. ``decode`` expects ``what`` in place of ``tensor``.
     """
     got = "" if tensor is None else f", got {describe(tensor)}"
     return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
@@ -122,12 +122,12 @@ def asked_output(processor: OutputProcessor, name: str, params: OutputParams) ->
 
 
 def has_method(instance: object, method: Any) -> bool:
-    """Return whether ``instance`` uses ``method`` itself, and not an override by a subclass."""
+    """Return whether ``instance`` uses ``method`` unchanged. Return False if a subclass overrides the method."""
     return getattr(getattr(instance, method.__name__), "__func__", None) is method
 
 
 def decoded_tiles(processor: OutputProcessor, raw: Raw, params: OutputParams) -> RasterTiles:
-    """Decode several raster tiles at once. Decode the metadata of the first tile only, for all tiles.
+    """Decode several raster tiles at once. All tiles get the metadata of the first tile.
 
     ``raw`` is the return value of ``reduce`` with the tiles on axis 0. The processor decodes the first tile, and so
     checks dtype and shape.

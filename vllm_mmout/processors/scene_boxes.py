@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.parts import Parts
 
 _CONTAINED = 0.5
-"""Fraction of a box's area. A box at an edge of its tile may be cut off. Such a box is dropped as a duplicate if a box
-of another tile covers more than this fraction of it."""
+"""Fraction of the area of a box that its tile may have cut off. The box is dropped as a duplicate if a box from another
+tile covers a larger fraction."""
 _MARGIN = 0.05
-"""Fraction of a box's side. A box that is closer than this, or than 1 pixel, to an edge of its tile counts as cut off
-there."""
+"""Distance between a box and an edge of its tile, as a fraction of the box's side. A box at this distance or closer
+counts as cut off by the edge.
+
+The distance is at least 1 pixel."""
 
 
 def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> DetectionOutput:
@@ -178,10 +180,10 @@ class _BoxIndex:
 
 
 def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the range (lowest, highest) of box centres, along one axis, that the tile at ``start`` contributes.
+    """Return the lowest and the highest centre, along one axis, of the boxes to take from the tile at ``start``.
 
-    Boxes with other centres are taken from the neighbouring tiles. ``starts`` are the positions of all tiles, and
-    ``tile`` is their length.
+    Boxes with other centres are taken from the neighbouring tiles. ``starts`` are the positions of all tiles along
+    the axis, and ``tile`` is the length of a tile.
     """
     number = starts.index(start)
     first, last = -math.inf, math.inf
@@ -193,9 +195,10 @@ def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float
 
 
 def _overlaps(box: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how ``box`` overlaps each of ``boxes``, as intersection over union and as fraction of ``box``.
+    """Return the overlap of ``box`` with each of ``boxes``: intersection over union, and covered part of ``box``.
 
-    Touching boxes without an area count as equal: both values are 1.
+    The covered part is a fraction of the area of ``box``. Both results have one value for each of ``boxes``. Touching
+    boxes without an area count as equal: both values are 1.
     """
     sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
     common = sides.clip(min=0).prod(axis=1)

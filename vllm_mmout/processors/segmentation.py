@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 _TAKES = "segmentation output must be floating-point logits [n, classes, height, width] with 2 or more classes"
 _NODATA = {"uint8": 255, "uint16": 65535}
 _VECTORS = ("polygons", "areas")
-"""Kinds of output that are computed from the finished raster of classes."""
+"""Kinds of output that are not rasters. They are computed from the raster of classes."""
 _AXES = 4  # batch, classes, rows, columns
 _MAX_COMPARED = 16
-"""Number of classes up to which `best_of` compares them in a loop. Above it, `torch.max` is faster."""
+"""Maximum number of classes for which `reduce` calls `best_of`. With more classes, `torch.max` is faster."""
 _CLASSES = range(2, 65535 + 1)
 """Allowed numbers of classes in a model. All class ids and a nodata value must fit into uint16."""
 
@@ -159,7 +159,7 @@ class SegmentationProcessor(OutputProcessor):
         )
 
     def decode_tiles(self, raw: Any, params: OutputParams) -> Sequence[RasterOutput] | None:
-        """Build the rasters of several tiles at once. Return None to have a subclass's ``decode`` called instead."""
+        """Build the rasters of several tiles at once. Return None if a subclass overrides ``decode``."""
         return decoded_tiles(self, raw, params) if has_method(self, SegmentationProcessor.decode) else None
 
     def assemble(self, parts: Iterator[Part], params: OutputParams) -> Any:
@@ -171,14 +171,14 @@ class SegmentationProcessor(OutputProcessor):
         return as_vectors(parts.mosaic(params, finish), output, params, parts.source.area)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for one scene of a mosaic. They ask for probabilities if ``mosaic`` is "confident"."""
+        """Return the options for one scene of a mosaic. A "confident" mosaic needs each scene's probabilities."""
         output = asked_output(self, self.name, params)
         if params.mosaic == "confident":
             return msgspec.structs.replace(params, output="probabilities")
         return msgspec.structs.replace(params, output="classes") if output in _VECTORS else params
 
     def mosaic_pixels(self, params: OutputParams) -> Callable[[RasterOutput], RasterOutput] | None:
-        """Return a function that converts a mosaic of probabilities to the requested output, or None if not needed."""
+        """Return a function that converts a mosaic's probabilities to the result, or None to leave pixels unchanged."""
         return self._finisher(asked_output(self, self.name, params)) if params.mosaic == "confident" else None
 
     def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:
@@ -192,7 +192,7 @@ class SegmentationProcessor(OutputProcessor):
         return self._finished_confidence if output == "confidence" else self._finished_classes
 
     def product(self, output: Any, kind: str, params: OutputParams, source: Source) -> Any:
-        """Return ``output``, a raster of classes, as its polygons or as a table of areas if ``kind`` asks for them."""
+        """Convert a raster of classes to ``kind``: "polygons" or "areas". Return the raster itself for "classes"."""
         if kind == "areas":
             from vllm_mmout.outputs import AreasOutput
 
@@ -228,14 +228,14 @@ class SegmentationProcessor(OutputProcessor):
         return RasterOutput(best[None], nodata=math.nan, band_names=("confidence",))
 
     def travels(self, params: OutputParams) -> str:
-        """Return the kind of tensor that `reduce` sends to the frontend: "classes", "probabilities" or "confidence"."""
+        """Return the kind of result that travels to the frontend: "classes", "probabilities" or "confidence"."""
         output = asked_output(self, "segmentation", params)
         if params.blends:
             return "probabilities"
         return "classes" if output in _VECTORS else output
 
     def checked_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return ``logits`` if they are [n, classes, height, width] and fit the options, else raise ReduceError."""
+        """Return ``logits``. Raise ReduceError if their shape is wrong or does not fit ``class_names``, ``palette``."""
         if logits.ndim != _AXES or not logits.is_floating_point() or logits.shape[1] not in _CLASSES:
             raise ReduceError(f"{_TAKES}, got {describe(logits)}")
         for option, values in (("class_names", self._class_names), ("palette", self._palette)):
@@ -247,7 +247,7 @@ class SegmentationProcessor(OutputProcessor):
         return logits
 
     def _colours(self, most: int) -> NDArray[np.uint8]:
-        """Return the option ``palette`` or default colours: one per class name, or ``most`` without names."""
+        """Return ``palette`` if it is set, else a default colour for each class name, else ``most`` default colours."""
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)

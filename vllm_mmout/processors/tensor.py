@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TensorProcessor(OutputProcessor):
-    """Processor for any model. It returns the model's tensors as NumPy arrays, and bfloat16 as float32."""
+    """Processor for any model. It returns the model's tensors as NumPy arrays. Values of bfloat16 become float32."""
 
     name: ClassVar[str] = "tensor"
     modality: ClassVar[str] = "tensor"

@@ -22,7 +22,7 @@ class Choice:
     settings: Mapping[str, Any]
     """Settings that apply to the engine rather than to a processor, as the user set them."""
     chosen_by: str
-    """Setting or decorator that selected the processors, as text for messages."""
+    """Description of the setting or decorator that selected the processors, for use in messages."""
 
     @property
     def default(self) -> str:
@@ -30,7 +30,7 @@ class Choice:
         return next(iter(self.processors))
 
     def pick(self, names: str | Sequence[str] | None) -> tuple[str, ...]:
-        """Return the names of the processors that a request selects, in its order. None selects the default.
+        """Return the processor names that a request selects, in the order of ``names``. None selects the default.
 
         Raise OptionError if a name is unknown.
         """
@@ -47,7 +47,10 @@ class Choice:
         return picks
 
     def create(self, config: Mapping[str, Any], names: str | Sequence[str] | None = None) -> dict[str, OutputProcessor]:
-        """Create the processors ``names``, or all if it is None. ``config`` is the model's ``config.json``."""
+        """Create the output processors ``names``. If ``names`` is None, create all processors of this choice.
+
+        ``config`` is the model's ``config.json``. Return a dict from the name to the processor.
+        """
         processors = {}
         for name in self.processors if names is None else self.pick(names):
             processor_class = self.processors[name]

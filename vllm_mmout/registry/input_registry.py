@@ -19,7 +19,7 @@ MapperFunction: TypeAlias = Callable[[Any, Any], Any]
 keyword arguments of the model's ``forward``."""
 
 IMAGE: Final = "image"
-"""vLLM's name for pictures as a kind of input. Single-pass models get all their inputs under this name, even
+"""vLLM's name for the modality of pictures. This package uses the name for all inputs of single-pass models, even for
 rasters."""
 
 REGISTERED = "_input_registrations"
@@ -28,7 +28,10 @@ REGISTERED = "_input_registrations"
 
 @dataclass(frozen=True, slots=True)
 class MapperChoice:
-    """Input mapper registered for a model class. If both fields are None, the model's ``AutoProcessor`` is used."""
+    """Input mapper that is registered for a model class, as ``factory`` or as ``function``.
+
+    If both fields are None, the model's ``AutoProcessor`` is used.
+    """
 
     factory: InputMapperFactory | None = None
     function: MapperFunction | None = None
@@ -90,7 +93,7 @@ class InputRegistry:
         return self._decorator("mapper", MapperChoice(factory=_callable(mapper, "an input mapper")))
 
     def register_image_input_mapper(self, mapper: MapperFunction | None = None) -> Callable[[Model], Model]:
-        """Return a decorator that registers an input mapper of the kind that early releases of vLLM used.
+        """Return a decorator that registers an input mapper with the arguments of early vLLM releases.
 
         Args:
             mapper: called with an `InputContext` and a user's raw data (a file arrives opened, as a PIL image or an
@@ -136,7 +139,9 @@ class InputRegistry:
         return self.register_max_tokens(max_tokens)
 
     def register_dummy_data(self, factory: Callable[..., Any]) -> Callable[[Model], Model]:
-        """Return a decorator that registers the input for the trial run and memory profiling at start-up.
+        """Return a decorator that registers a function which makes dummy inputs for a model class.
+
+        Dummy inputs are used for the trial run and for memory profiling at start-up.
 
         Args:
             factory: a function ``(context, seq_len, mm_counts)`` that returns a `DummyData`, or its fields as a tuple
@@ -149,7 +154,9 @@ class InputRegistry:
         return self._decorator("dummy_data", _callable(factory, "a dummy data factory"))
 
     def register_input_processor(self, processor: Callable[..., Any]) -> Callable[[Model], Model]:
-        """Return a decorator that registers a function that changes each input before the input mapper receives it.
+        """Return a decorator that registers the input processor of a model class.
+
+        An input processor changes each input before the input mapper receives the input.
 
         Args:
             processor: a function ``(context, inputs)`` that returns the inputs: ``{"prompt_token_ids": [1],
@@ -173,7 +180,7 @@ class InputRegistry:
         return InputRegistration(**registrations)
 
     def model(self, architecture: str) -> type | None:
-        """Return the model class named ``architecture``, or None if this registry has decorated no such class.
+        """Return the model class with the name ``architecture``. Return None if no such class is registered.
 
         Raises:
             RegistrationError: several decorated classes have that name.
@@ -188,7 +195,7 @@ class InputRegistry:
         return next(iter(models.values()), None)
 
     def model_at(self, path: str) -> type | None:
-        """Return the model class with the path "module:Class", or None if this registry has decorated no such class."""
+        """Return the model class with the path "module:Class". Return None if no such class is registered."""
         return self._models.get(path.rpartition(":")[2].rpartition(".")[2], {}).get(path)
 
     def on_decorated(self, listener: Callable[[type], None]) -> None:
@@ -203,7 +210,7 @@ class InputRegistry:
             listener(model)
 
     def models(self) -> list[str]:
-        """Return the names of the model classes that this registry's decorators were applied to."""
+        """Return the names of all model classes that have a decorator of this registry."""
         return list(self._models)
 
     def _decorator(self, kind: str, value: Any) -> Callable[[Model], Model]:

@@ -119,18 +119,19 @@ class OutputRegistry:
         return {}
 
     def of_class(self, model: type | None) -> Mapping[str, Registration]:
-        """Return the output processors registered on a model class or its nearest base class, by name.
+        """Return a dict from names to the output processors that are registered on a model class.
 
-        The default processor comes first.
+        If there are none on the class itself, use its nearest base class that has any. The default processor comes
+        first.
         """
         return dict(getattr(model, FACTORIES, {}))
 
     def architectures(self) -> dict[str, tuple[Registration, ...]]:
-        """Return the output processors of each architecture by its name, the default processor first."""
+        """Return a dict from architecture names to tuples of output processors. The default processor comes first."""
         return {architecture: tuple(table.values()) for architecture, table in self._architectures.items()}
 
     def installed(self, name: str) -> Registration | None:
-        """Return the processor called ``name`` that is built in or installed by another package, or None.
+        """Return the processor called ``name`` from this or another installed package. Return None if it is missing.
 
         Raises:
             RegistrationError: several packages announce different classes under that name.
@@ -174,7 +175,7 @@ class OutputRegistry:
         return self._engine.create_output_processor(self, model_config, engine_table)
 
     def output_router(self, vllm_config: VllmConfig, *, in_process: bool = False) -> Callable[..., Any] | None:
-        """Return a function that creates an engine's output processor, or None to use vLLM's own.
+        """Return a function that creates an engine's output processor. Return None if the engine uses vLLM's class.
 
         A patched vLLM calls this.
 

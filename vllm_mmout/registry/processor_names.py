@@ -1,4 +1,4 @@
-"""Find the output processors that any model can use by name: built in, or from installed packages."""
+"""Find output processors by name. They are built in or come from installed packages, and any model can use them."""
 
 from __future__ import annotations
 

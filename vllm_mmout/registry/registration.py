@@ -25,7 +25,7 @@ class ProcessorFamily(Protocol):
     """Output processors of an extension package, whose names begin with its prefix, such as "io_plugin:"."""
 
     def installed(self) -> Iterable[Registration]:
-        """Return a registration for each installed output processor whose name has the prefix of the family."""
+        """Return registrations of all installed output processors with this family's prefix, such as "io_plugin:"."""
 
     def processor(self, name: str) -> type[OutputProcessor]:
         """Return the class of the output processor called ``name``."""
@@ -84,9 +84,9 @@ def make_registration(processor: ProcessorTarget, name: str | None, origin: str)
 
 
 def with_added(table: Mapping[str, Registration], new: Registration, owner: str) -> dict[str, Registration]:
-    """Return ``table`` with ``new`` added. Raise RegistrationError if its name belongs to another class.
+    """Return ``table`` with the registration ``new`` added. Raise RegistrationError if another class has that name.
 
-    ``owner`` names the table in the message.
+    ``table`` maps names to registrations. ``owner`` describes the table in the message.
     """
     old = table.get(new.name)
     if old is None:

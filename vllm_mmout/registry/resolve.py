@@ -95,7 +95,7 @@ def _table(value: object, source: str) -> Mapping[str, Any]:
 
 
 def _names_in_config(config: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[NamedProcessor, ...] | None:
-    """Return the processors that ``config.json`` names at its top level or in its ``mmout`` table, or None."""
+    """Return the processors that ``config.json`` or its ``mmout`` table names. Return None if no processor is named."""
     top, inner = config.get(KEY), table.get(KEY)
     if top is not None and inner is not None and top != inner:
         raise OptionError(f'config.json has two values of {KEY!r}: {top!r}, and {inner!r} in "mmout"; keep one')
@@ -105,7 +105,7 @@ def _names_in_config(config: Mapping[str, Any], table: Mapping[str, Any]) -> tup
 def _refuse_unused_options(
     options: Mapping[str, Any], source: str, architectures: Sequence[str], registry: OutputRegistry
 ) -> None:
-    """Raise OptionError if ``options`` is not empty. It is called for models without an output processor."""
+    """Raise OptionError if ``options`` is not empty. A model without an output processor cannot use options."""
     if options:
         model = ", ".join(architectures) or "(no architectures)"
         raise OptionError(
@@ -171,7 +171,7 @@ def _wanted(alias: object, name: object, source: str) -> NamedProcessor:
 
 
 class ModelRegistrations:
-    """Output processors registered for a model's architecture or class. The class is imported only if needed."""
+    """Output processors registered for a model's architecture or class. The model class is imported only if needed."""
 
     def __init__(
         self, registry: OutputRegistry, architectures: Sequence[str], model_class: Callable[[], type | None]
@@ -186,7 +186,7 @@ class ModelRegistrations:
 
     @property
     def defaults(self) -> Mapping[str, Registration]:
-        """Output processors that the model gets if its configuration does not name any, by name.
+        """Registered output processors by name, used if the configuration of the model does not name a processor.
 
         Registrations on the model's class apply only if its architecture has none.
         """
@@ -201,7 +201,7 @@ class ModelRegistrations:
 def find_all(
     wanted: Iterable[NamedProcessor], registry: OutputRegistry, own: ModelRegistrations, source: str
 ) -> dict[str, type[OutputProcessor]]:
-    """Return the classes of the ``wanted`` processors by name. ``own``, the model's registrations, are searched first.
+    """Find the classes of the ``wanted`` processors. Return a dict by name. The registrations ``own`` have priority.
 
     ``source`` is the configuration that names the processors, for messages.
     """
@@ -238,8 +238,8 @@ class AcceptedOptions:
 
     names: tuple[str, ...]
     required: tuple[str, ...]
-    """Names of the output processor's constructor arguments that lack a default. Empty if its class overrides
-    ``from_config``, because that method may take the values from the model's config."""
+    """Names of the constructor arguments without a default value. Empty if the processor overrides ``from_config``,
+    because ``from_config`` may take the values from the model's config."""
     anything: bool
 
     def takes(self, option: str) -> bool:
@@ -282,9 +282,9 @@ def options_by_processor(
     settings: Collection[str],
     own_options: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
-    """Return the options of each processor: the ``options`` that it accepts, and its entry in ``own_options``.
+    """Return the options for each processor by name. A processor gets only the ``options`` that it accepts.
 
-    Settings of the engine are left out. Raises OptionError if a required option is missing.
+    ``own_options`` override ``options``. ``settings`` are left out. Raise OptionError if a required option is missing.
     """
     options_by_name = {}
     for name, accepted in acceptances.items():

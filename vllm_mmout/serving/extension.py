@@ -34,17 +34,20 @@ class ServerExtension:
     """JSON schema of this extension's requests to ``/v1/images/generations``. None if it does not serve the route."""
 
     def attach(self, app: FastAPI) -> None:
-        """Add the routes of the extension to ``app``. It is called on every server, whatever model it serves."""
+        """Add the routes of the extension to ``app``.
+
+        Every server calls this method, whatever model the server runs.
+        """
 
     def forward_service(self, engine: BoundAsyncLLM) -> type[ForwardService] | None:
-        """Return the service class for a single-pass model if this extension handles the model, else None."""
+        """Return the service class that this extension adds for an engine's model. Return None for other models."""
         del engine
         return None
 
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Service | None:
-        """Create the service for ``engine`` if this extension adds the engine's class. Otherwise return None.
+        """Create the service for ``engine``. Return None if this extension does not serve engines of that class.
 
         The server calls this in a thread, so it may block.
 

@@ -94,10 +94,10 @@ async def answered(
     placed: bool = True,
     refuse: Callable[[Request, Exception], Response] = refused,
 ) -> Response:
-    """Call ``work`` with the server's service, and return its response. Exceptions become error responses.
+    """Answer a request by calling ``work(service, stack)``. An exception becomes an error response.
 
-    The work gets a stack that is closed when the response has been sent. With ``placed`` False the work must call
-    `take_place` itself.
+    ``service`` is the server's `Service`. The stack is closed when the response has been sent. With ``placed`` False
+    the work must call `take_place` itself.
 
     Args:
         request: the HTTP request.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["image_edit", "image_generation"]
 """Prefix of the names of streamed events: "image_edit" in "image_edit.completed", for example."""
 _QUIET_S: Final = 5.0
-"""Shortest time in seconds between two keepalives. A stream sends them while tiles are finished and no event is due."""
+"""Minimum time in seconds between two keepalives of an event stream. Keepalives are sent while the model runs."""
 
 
 class ImageService(ForwardService):
@@ -67,7 +67,7 @@ class ImageService(ForwardService):
 async def answered_images(
     request: Request, service: ForwardService, fields: ImageRequest, data: Any, kind: Kind
 ) -> Response:
-    """Run a request of OpenAI's image API. The response is a stream of events, JSON or a file, as requested."""
+    """Run a request of OpenAI's image API. Return JSON, a file or a stream of events, as the client requested."""
     work = image_work(request, service, fields, data, "prompt" if kind == "image_generation" else "image")
     if work.request.stream:
         return EventsResponse(_events(work, kind), work.request_id)
@@ -75,7 +75,10 @@ async def answered_images(
 
 
 def image_work(request: Request, service: ForwardService, fields: ImageRequest, data: Any, field: Field) -> Work:
-    """Check a request of OpenAI's image API, and create its `Work`. ``data`` comes from the request field ``field``."""
+    """Check a request of OpenAI's image API, and create the `Work` object that runs the request.
+
+    ``data`` is the model's input, which the client sent in the request field called ``field``.
+    """
     fields = msgspec.structs.replace(fields, accept=accepted(request.headers.get("accept")))
     options = fields.options
     for needs_json, param in (

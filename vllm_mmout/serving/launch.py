@@ -100,7 +100,7 @@ def _leave_out_task(parser: argparse.ArgumentParser, args: argparse.Namespace) -
 
 
 def _check_args(args: argparse.Namespace) -> None:
-    """Raise OptionError if an argument is invalid, or selects a server without the routes of this package."""
+    """Raise OptionError if an argument is invalid, or if vLLM would start a server without this package's routes."""
     from vllm import envs
 
     root = ServingOptions.from_args(args).output_root
@@ -129,7 +129,10 @@ def _with_plugin(allowed: str, name: str) -> str:
 
 
 def _resolve_model(args: argparse.Namespace) -> None:
-    """Replace the name of an embedded model, such as "water-index", by its folder. Clients still use the name."""
+    """Replace the name of a model that is part of this package, such as "water-index", by the path of its folder.
+
+    Clients still use the name.
+    """
     name = args.model if args.model_tag is None else args.model_tag
     folder = found_model(name)
     if folder != name:
@@ -156,7 +159,10 @@ def _configure_logging(args: argparse.Namespace) -> None:
 
 @contextmanager
 def _results_folder(args: argparse.Namespace) -> Iterator[None]:
-    """Create a temporary folder for stored results, unless the user has set a folder. Remove it at the end."""
+    """Create a temporary folder for stored results, and remove the folder when the ``with`` block ends.
+
+    If the user has set a folder for results, no temporary folder is created.
+    """
     for folder_path in remove_abandoned():
         _log.info("%s of a server that was killed is removed", folder_path)
     if hasattr(args, f"{PREFIX}results_dir"):

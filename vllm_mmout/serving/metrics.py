@@ -35,9 +35,10 @@ class Collectors:
 
 @functools.cache
 def collectors() -> Collectors:
-    """Return the process's Prometheus collectors, created once, since a name cannot be registered twice.
+    """Return the Prometheus collectors of this process. The first call creates the collectors.
 
-    vLLM unregisters its own metrics by name when it creates them again. The metrics of this package stay registered.
+    Prometheus does not allow two metrics of the same name. vLLM unregisters its own metrics by name when it creates
+    them again. The metrics of this package stay registered.
     """
     model, processor = ("model_name",), ("model_name", "processor")
     live: Final = "livesum"  # the sum over the living processes of the server
@@ -93,12 +94,12 @@ class Metrics(Observer):
         }
 
     def waits(self, nbytes: int) -> None:
-        """Record that an output of ``nbytes`` bytes waits to be decoded."""
+        """Record that an output of ``nbytes`` bytes has arrived and waits to be decoded."""
         self._pending.inc()
         self._pending_bytes.inc(nbytes)
 
     def settled(self, nbytes: int) -> None:
-        """Record that an output of ``nbytes`` bytes no longer waits to be decoded."""
+        """Record that an output of ``nbytes`` bytes is settled: decoded, failed or cancelled."""
         self._pending.dec()
         self._pending_bytes.dec(nbytes)
 
@@ -112,7 +113,7 @@ class Metrics(Observer):
         self._pixels.inc(pixels)
 
     def backlog(self, tiles: int, seconds: float) -> None:
-        """Set the number of tiles that wait for the model, and the estimated seconds to process them."""
+        """Set the number of unfinished tiles, and the estimated seconds to process these tiles."""
         self._waiting.set(tiles)
         self._waiting_seconds.set(seconds)
 
@@ -123,7 +124,7 @@ class Metrics(Observer):
 
 
 def count_refusal(observer: Observer, error: Exception) -> None:
-    """Count the error response of a route as a failed request, unless the engine already counted it."""
+    """Count a refused request as a failed request in the metrics, unless ``error`` was already counted."""
     if was_counted(error):
         return
     kind = kind_of(error if error.__cause__ is None else error.__cause__)

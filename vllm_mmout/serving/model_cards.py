@@ -1,4 +1,4 @@
-"""Add the description of the model, as ``vllm-mmout info --json`` prints it, to its entry in ``/v1/models``."""
+"""Add a description of the model to the list at ``/v1/models``. ``vllm-mmout info --json`` prints the same text."""
 
 from __future__ import annotations
 

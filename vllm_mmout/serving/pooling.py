@@ -41,8 +41,8 @@ PATH = "/pooling"
 _TASK = "plugin"
 """Name of vLLM's pooling task for IO Processor plugins."""
 _SMALL = 1 << 16
-"""Largest body in bytes that is read without an API key, or while the server is full. The body must be read, because
-vLLM's own route may still answer the request if it lacks the field ``data``."""
+"""Maximum size in bytes of a body that is read although the API key is missing or the server is full. The body is only
+searched for the field ``data``."""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
@@ -92,7 +92,7 @@ async def _answer_data(
 
 
 async def _without_key(request: Request, service: ForwardService, vllm_route: APIRoute) -> Response:
-    """Answer 401 to a request with ``data`` that lacks a valid API key. Forward others to ``vllm_route``.
+    """Refuse a request without a valid API key (401) if it has the field ``data``. Else forward it to ``vllm_route``.
 
     A body above `_SMALL` bytes goes to vLLM's route unread. That route refuses ``data``, so none of our code runs.
     """
@@ -147,7 +147,7 @@ async def _answer(request: Request, service: ForwardService, given: Mapping[str,
 
 
 def _json(name: str, processors: Sequence[str], entries: Sequence[Encoded]) -> bytes:
-    """Encode results as JSON, in the form of vLLM's responses of IO Processor plugins."""
+    """Encode the results of a request as JSON, in the same form as vLLM's answers for an IO Processor plugin."""
     made = [msgspec.Raw(_datum(entry)) for entry in entries]
     data = dict(zip(processors, made, strict=True)) if processors else made[0]
     return msgspec.json.encode({"request_id": name, "created_at": int(time.time()), "data": data})
@@ -167,7 +167,10 @@ def _is_json(request: Request) -> bool:
 
 
 def _data_handler(state: Any, extensions: Sequence[ServerExtension]) -> PluginAnswer | None:
-    """Return the handler of requests with the field ``data``. Return None if another package's plugin handles them."""
+    """Return the function that answers requests with the field ``data``. Return None if vLLM's own route must answer.
+
+    This route cannot answer if the server has an IO Processor plugin that no extension package handles.
+    """
     processors = getattr(getattr(state, "serving_pooling", None), "io_processors", None)  # by pooling task
     plugin = getattr(processors.get(_TASK), "io_processor", None) if isinstance(processors, Mapping) else None
     if plugin is None:
@@ -177,7 +180,10 @@ def _data_handler(state: Any, extensions: Sequence[ServerExtension]) -> PluginAn
 
 
 class _Forward(Response):
-    """Response that forwards the request to another route, with ``body`` if it was already read."""
+    """Response that lets another route answer the request, even if the body of the request was already read.
+
+    ``body`` is the body that was read, or None if it was not read.
+    """
 
     def __init__(self, route: APIRoute, body: bytes | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""URL paths of results. Extension packages serve other forms of a result, such as map tiles, below its path."""
+"""URL paths of results. Extension packages add routes below these URL paths, such as routes for map tiles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ResultFile:
 
     @property
     def name(self) -> str:
-        """File name of the result. If the result is complete, no other content ever has the same name."""
+        """File name of the result. The name of a complete result is never reused for other content."""
         return self.path.name
 
 
@@ -62,21 +62,27 @@ class _Find(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResultAddress:
-    """URL path of results on the server, and functions that find them. Extension packages add paths by `Wing.results`.
+    """URL path of results on the server, with functions that find the results.
 
-    The field `Wing.results` is the import path of such an object.
+    Extension packages can add such objects. The field `Wing.results` holds the import path of the added object.
     """
 
     path: str
     """URL path with parameters in braces, such as "/v1/scenes/{scene_id}"."""
     find: _Find
-    """Function that returns the GeoTIFF at the URL of a request, or raises ApiError if there is none. With
-    ``growing=True`` it may return a preview of a result that is still being computed."""
+    """Function that returns the GeoTIFF at the URL of a request. The function raises ApiError if the result is missing
+    or is not a GeoTIFF.
+
+    With ``growing=True`` the function may return a preview of a result that is still being computed.
+    """
     query: Sequence[str] = ()
     """Names of the query parameters that choose one of several results with the same path."""
     finished: Callable[[Request], Awaitable[FinishedResult]] | None = None
-    """Function that returns the complete result that a request's URL names, to make a STAC item of it. None if these
-    results cannot have STAC items. The server must send the result's file at `path` plus ``/content``."""
+    """Function that returns the complete result at the URL of a request, to describe the result in a STAC item. None if
+    the results cannot have STAC items.
+
+    The server must send the result's file at `path` plus ``/content``.
+    """
     newest: Callable[[Request, int], Awaitable[Sequence[FinishedResult]]] | None = None
     """Function ``(request, count)`` that returns up to ``count`` complete results, the newest first. None if the server
     cannot list the results."""
@@ -123,5 +129,5 @@ STORED: Final = ResultAddress("/v1/images/results/{name}", _stored)
 
 
 def result_addresses() -> tuple[ResultAddress, ...]:
-    """Return the URL path of stored results, and the paths of results that extension packages add."""
+    """Return the `ResultAddress` of stored results, and the `ResultAddress` objects of extension packages."""
     return (STORED, *extensions("results"))

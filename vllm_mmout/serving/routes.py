@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.extension import ServerExtension
 
 _SPARE = 16
-"""Number of extra threads in the server's thread pool, for short calls that block, such as opening a stored result. The
-pool also has two threads for each request that may be served at the same time."""
+"""Number of extra threads in the server's thread pool, for short calls that block, such as opening a stored result.
+
+The pool also has two threads for each request that may be served at the same time.
+"""
 
 
 class ServingPlugin:

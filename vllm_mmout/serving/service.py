@@ -52,7 +52,7 @@ class Service:
 
     @property
     def gives(self) -> str:
-        """Sentence for error messages: the kinds of results that the model returns, and the route for them."""
+        """Error message for requests to the wrong route. It names the model's kinds of results and the right route."""
         raise NotImplementedError
 
     @property
@@ -65,7 +65,7 @@ class Service:
         raise NotImplementedError
 
     def adapter(self, model: str | None) -> LoRARequest | None:
-        """Return the LoRA adapter called ``model``, or None for the base model. Raise ApiError if it is unknown."""
+        """Return the LoRA adapter called ``model``, or None for the base model. Raise ApiError for unknown names."""
         if not model or self.models.registry.is_base_model(model):
             return None
         adapter = self.models.lora_requests.get(model)
@@ -89,7 +89,7 @@ class ForwardService(Service):
 
     @property
     def gives(self) -> str:
-        """Sentence for error messages: the kinds of results that the model returns, and the route for them."""
+        """Error message for requests to the wrong route. It names the model's kinds of results and the right route."""
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         route = _ROUTES.get(kinds, "/v1/images/edits")
         description = f"the model {self.binding.model!r} answers with {kinds}, not with text; use {route}"

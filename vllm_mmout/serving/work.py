@@ -108,10 +108,10 @@ class Work:
         return self.params.each_day and agreed(self.request) in RasterSeries.formats.values()
 
     def labels(self, outputs: Any) -> list[dict[str, str]]:
-        """Return the fields that name each result, such as {"output": "areas"}, or [] for a single result.
+        """Return a label for each result, such as {"output": "areas"}. Return [] for a single result.
 
-        The fields are ``processor``, or ``output`` if the client asked for several kinds of output, and ``day`` if it
-        asked for a map of each day. ``outputs`` are those of the finished request.
+        The fields of a label are ``processor``, or ``output`` if the client asked for several kinds of output, and
+        ``day`` if it asked for a map of each day. ``outputs`` holds the outputs of the finished request.
         """
         if self.makes_series:
             return []
@@ -180,7 +180,9 @@ class Work:
         return last
 
     def made(self, outputs: Any, make: Callable[[Any, FormatChoice, ToResponse | None], Made]) -> dict[ResultKey, Made]:
-        """Call ``make(output, format, to_response)`` for each of ``outputs``. Return the results by key.
+        """Call ``make(output, format, to_response)`` for each output of the finished request.
+
+        Return a dict that maps (name of the result, day) to the value that ``make`` returned.
 
         The response function, or None, comes from `response_of`. The outputs are closed. If ``make`` raises, its
         earlier results are closed too. The call blocks while ``make`` runs.
@@ -221,7 +223,7 @@ class Work:
         return AnswerBudget(self.service.options.max_answer)
 
     async def encoded(self, output: MultimodalRequestOutput) -> list[Encoded]:
-        """Encode each processor's result in a thread, and return the files. The caller must close them."""
+        """Encode the results of a finished request in a thread, and return them. The caller must close each result."""
         folder, budget = self.service.store.shared.work, self.budget or self.new_budget()
 
         def entries() -> list[Encoded]:

@@ -66,9 +66,9 @@ class Case:
 
     @cached_property
     def alone(self) -> list[Any]:
-        """Result of each request in its own batch: an output object, or `Refused` if an error was raised.
+        """Results of the requests, each run alone: an output object, or `Refused` if an error was raised.
 
-        Each result comes from a new processor.
+        Each request runs in its own batch and with new processors.
         """
         return [
             self.decode(self.make(), packed)
@@ -100,9 +100,9 @@ class Case:
             return Refused(error, "decode")
 
     def compare(self, expected: Iterable[Any], actual: Iterable[Any], message: str, first: int = 0) -> None:
-        """Compare the results of requests with the expected results. ``first`` is the number of the first request.
+        """Compare the results of requests with the expected results. Raise BrokenPromiseError at the first difference.
 
-        Raises BrokenPromiseError, with ``message`` in its text, at the first request that differs.
+        The error's text has ``message`` and the request's number. The numbers start at ``first``.
         """
         for request, (left, right) in enumerate(zip(expected, actual, strict=True), start=first):
             if (different := outcome_difference(left, right, self.equal)) is not None:
@@ -222,10 +222,10 @@ def compare_sent(
 
 
 def stop_lines(line_count: int, sent: torch.Tensor | Refused) -> Iterable[int]:
-    """Return the lines where a test for data races pauses a call: up to 8 numbers below ``line_count``.
+    """Return the numbers of the lines where a test for data races pauses a call. There are up to 8 lines.
 
-    ``line_count`` is the number of lines that the call executes. The numbers vary with ``sent``, the output of
-    ``reduce``, so that examples pause at different lines.
+    ``line_count`` is the number of lines that the call executes. Line numbers count from 0, and are evenly spaced. They
+    vary with ``sent``, the output of ``reduce``, so that examples pause at different lines.
     """
     step = max(1, -(-line_count // 8))
     start = zlib.crc32(sent.numpy().data) % step if isinstance(sent, torch.Tensor) else 0

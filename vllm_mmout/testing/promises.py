@@ -39,14 +39,20 @@ _THREADS = 4
 
 
 def what_reduce_returns_travels(case: Case) -> None:
-    """Check that ``reduce`` returns tensors that the worker can send to the frontend, with the requests on axis 0."""
+    """Check that the worker can send the output of ``reduce`` to the frontend.
+
+    The output must be tensors of supported types, with the requests on axis 0.
+    """
     processor = case.make()
     case.reduce(processor)
     case.reduce(processor, rows(case.outputs, [0]))
 
 
 def answers_or_refuses(case: Case) -> None:
-    """Check that each request gets an output or fails with an `MMOutError`, whose message the client sees."""
+    """Check that each request gets an output or fails with an `MMOutError`.
+
+    The client sees the message of the error.
+    """
     check_answered(case.alone, "")
 
 

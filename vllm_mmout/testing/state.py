@@ -54,9 +54,10 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 
 def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
-    """Return the globals, closure variables and default values of a function, each as (name, object).
+    """Return the globals, closure variables and default values of a function that hold data.
 
-    The keys describe the places for messages, such as "default 0 of decode()".
+    Each value of the dict is a pair (name, object). The keys describe the places for messages, such as "default 0 of
+    decode()".
     """
     code = function.__code__
     module = function.__module__
@@ -95,7 +96,7 @@ class _Walk:
 
 
 def _inside(value: Any, place: str) -> dict[str, tuple[str, Any]] | None:
-    """Return the items or attributes inside ``value``, with expressions such as "self.weights[0]" as keys.
+    """Return the items or attributes inside ``value``. The keys are expressions, such as "self.weights[0]".
 
     The expressions begin with ``place``, the expression for ``value``. Each entry is a pair of an attribute's name, or
     "" for an item, and the object. Return None for a value without items or attributes, such as an array.

@@ -121,7 +121,10 @@ def _transforms(draw: st.DrawFn) -> Affine:
 
 @st.composite
 def _control_points(draw: st.DrawFn) -> tuple[GroundControlPoint, ...]:
-    """Generate ground control points. Their positions are multiples of 0.5 pixels, so adding 0.5 causes no rounding."""
+    """Generate ground control points whose pixel positions are multiples of 0.5.
+
+    A shift of such a position by half a pixel, which some formats need, causes no rounding error.
+    """
     half = st.integers(0, 80).map(lambda number: number / 2)
     return tuple(
         GroundControlPoint(draw(half), draw(half), draw(_PLACE), draw(_PLACE), draw(st.floats(0, 9000)))

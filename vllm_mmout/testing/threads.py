@@ -12,9 +12,9 @@ from typing import Any, Self, TypeVar
 Result = TypeVar("Result")
 
 PATIENCE_S = 0.02
-"""Longest time in seconds that `interleaved` pauses one call while the other runs.
+"""Longest time in seconds that `interleaved` pauses one call while the other call runs.
 
-The other call may need a lock that the paused call holds, and would then never return.
+Without a limit, both calls would wait forever if the running call needs a lock that the paused call holds.
 """
 
 _IGNORED_MODULES = ("vllm_mmout.engine.", "vllm_mmout.testing.")
@@ -79,10 +79,10 @@ def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
 def interleaved(
     stopped: Callable[[], Result], other: Callable[[], Result], line: int, packages: Collection[str]
 ) -> tuple[Result, Result]:
-    """Call ``stopped``, pause it before its line number ``line``, and call ``other`` in a thread. Return both results.
+    """Call ``stopped``, and pause this call at a line while ``other`` runs in a thread. Return both results.
 
-    Only lines in modules of ``packages`` are counted. ``stopped`` goes on when ``other`` has returned, or after
-    `PATIENCE_S` seconds.
+    The pause is before the executed line ``line``, counted from 0. Only lines in modules of ``packages`` are counted.
+    ``stopped`` goes on when ``other`` has returned, or after `PATIENCE_S` seconds.
     """
     returned: list[Result] = []
     thread = threading.Thread(target=lambda: returned.append(other()), daemon=True)

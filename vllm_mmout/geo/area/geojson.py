@@ -129,7 +129,10 @@ def _crs_text(crs: Any) -> str:
 
 @lru_cache(maxsize=8)
 def _with_crs(text: str, crs: str) -> str:
-    """Return an area's GeoJSON text with ``crs`` as its coordinate system. Raise OptionError if it names another."""
+    """Add the coordinate system ``crs`` to an area's GeoJSON text. Raise OptionError if the text names another system.
+
+    A text that already names this system is returned unchanged.
+    """
     _checked_crs(crs, "aoi_crs")
     data = _decoded(text)
     if data.get("crs") is None:

@@ -20,10 +20,10 @@ _HALF: Final = TURN / 2
 
 
 def outline(area: Area) -> Area:
-    """Return an area's bounding box as an area, split in two at the widest gap between its polygons' longitudes.
+    """Return the bounding box of an area as an `Area`. An area in degrees with a gap in longitude gets two boxes.
 
-    Only areas in degrees with such a gap are split. An area that crosses the antimeridian, or is divided there, gets a
-    box on each side of it.
+    The boxes are on both sides of the widest gap between the longitudes of the polygons. An area that crosses the
+    antimeridian, or is divided there, gets a box on each side of it.
 
     Raises:
         InputError: a ring of the area encloses a pole.

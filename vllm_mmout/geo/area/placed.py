@@ -30,7 +30,7 @@ class PixelPolygon:
     """Polygon in pixel coordinates. A point is inside if it is inside an odd number of rings."""
 
     rings: tuple[NDArray[np.float64], ...]
-    """Closed rings of (column, row), [n, 2]."""
+    """Closed rings. Each ring is an array of positions (column, row), [n, 2]."""
     box: NDArray[np.float64]
     """Bounding box in pixels, [4]: smallest column, smallest row, largest column, largest row."""
 
@@ -91,7 +91,7 @@ class PlacedArea:
     if no window was selected."""
 
     def within(self, window: Window) -> PlacedArea:
-        """Return a copy of the area for the raster cut to ``window``."""
+        """Return a copy of the area for the part of the raster inside ``window``."""
         origin = self.origin[0] + window.row, self.origin[1] + window.col
         around = replace(self.window, row=self.window.row - window.row, col=self.window.col - window.col)
         return replace(self, size=(window.height, window.width), window=around, origin=origin)

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.ground_points import Affine
 
 _TOLERANCE: Final = 1 / 32
-"""Largest distance in pixels between an edge of an area, which is a curve in the raster's coordinate system, and the
-straight pieces that approximate it."""
+"""Largest distance in pixels between a curved edge and the straight pieces that approximate it. A straight edge of an
+area can become a curve in the raster's coordinate system."""
 _MOST_POINTS: Final = 4_000_000
-"""Largest number of points of a ring after its edges were divided, so that they follow a transformed curve."""
+"""Largest number of points that a ring may have after points were added to follow its curved edges."""
 _TEST_POSITIONS: Final = (0.25, 0.5, 0.75)
-"""Positions along an edge of an area, from 0 to 1, where the distance between the transformed edge and a straight line
-between its ends is measured."""
+"""Positions along an edge of an area where the transformed edge is compared with a straight line. 0 is the start of the
+edge, and 1 is its end."""
 _MARGIN: Final = 0.05
 """Margin on each side of a raster, as a fraction of its extent. Areas in degrees are clipped to the enlarged extent."""
 _HALF: Final = TURN / 2
@@ -113,7 +113,10 @@ def _area_text(area: Area) -> str:
 
 
 def _raster_text(system: BoxSystem, name: str) -> str:
-    """Return text for error messages: a raster's name, and its extent in the coordinate system of an area."""
+    """Return text for error messages: the name and the extent of a raster, in the coordinate system of an area.
+
+    ``system`` is the converter between both coordinate systems.
+    """
     return f"{name}, which covers {text(system.extent())} there"
 
 
@@ -193,10 +196,11 @@ class _Placer:
         return places
 
     def _bend(self, ring: Ring, places: Ring, edges: NDArray[np.intp]) -> tuple[NDArray[np.float64], Ring]:
-        """Return each transformed edge's largest distance from a straight line, in pixels, and the edges' midpoints.
+        """Measure in pixels how far some edges of a ring bend when they are transformed to the raster's system.
 
-        ``edges`` are indices of edges of a ring. ``ring`` has the positions before the transformation to the raster's
-        coordinate system, and ``places`` after it. Edges off the raster get distance 0.
+        The result is the largest distance of each transformed edge from the straight line between its ends, and the
+        transformed midpoints of the edges. ``edges`` are indices of edges of the ring. ``ring`` has the positions
+        before the transformation, and ``places`` after it. Edges off the raster get distance 0.
         """
         start, step = ring[edges], ring[edges + 1] - ring[edges]
         first, chord = places[edges], places[edges + 1] - places[edges]
@@ -241,9 +245,10 @@ class _Placer:
 
 
 def _pixels(transform: Affine, x: NDArray[np.float64], y: NDArray[np.float64]) -> Ring:
-    """Convert coordinates to (column, row), [n, 2]. They are rounded as in GDAL, so that masks equal rasterio's masks.
+    """Convert coordinates ``x`` and ``y`` to (column, row), [n, 2], with the same rounding errors as GDAL.
 
-    A border often lies exactly on the centres of pixels, where the last bit decides.
+    Masks of an area then equal rasterio's masks. A border often lies exactly on the centres of pixels, where the last
+    bit decides.
     """
     a, b, c, d, e, f = transform
     if b == 0 and d == 0:

@@ -39,7 +39,7 @@ class AreaFeature:
 
     @property
     def geometry(self) -> dict[str, Any]:
-        """The feature's polygons as a GeoJSON geometry."""
+        """GeoJSON geometry (MultiPolygon) of the feature's polygons."""
         return {"type": "MultiPolygon", "coordinates": [[ring.tolist() for ring in part] for part in self.polygons]}
 
 
@@ -58,7 +58,10 @@ def wrong(problem: str) -> OptionError:
 
 
 def features_of(data: Mapping[str, Any], *, geographic: bool) -> tuple[AreaFeature, ...]:
-    """Return the features of a GeoJSON object. Raise OptionError if one is not a polygon, or if it has too many."""
+    """Return the features of a GeoJSON object. Raise OptionError if a geometry does not consist of polygons.
+
+    Also raise OptionError if the object is malformed, or has too many features or positions.
+    """
     if data.get("type") == "FeatureCollection":
         listed = data.get("features")
         if not isinstance(listed, list) or not listed:

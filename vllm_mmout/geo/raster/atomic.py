@@ -15,7 +15,7 @@ from vllm_mmout.geo.raster.places import place_of
 
 @contextlib.contextmanager
 def atomic_file(target: str | PurePath, sidecars: Mapping[str, bytes | None] | None = None) -> Iterator[Path]:
-    """Yield a temporary path to write to. After the ``with`` block, move the file to ``target``, with ``sidecars``.
+    """Yield a path for a temporary file. After the ``with`` block, move the file to ``target`` and write ``sidecars``.
 
     For an address in a bucket, the temporary file is on this machine and is uploaded at the end. After an error the
     temporary file is removed, and files that existed before are unchanged.

@@ -51,7 +51,10 @@ def histogram_statistics(counts: NDArray[np.int64], dtype: np.dtype[Any], nodata
 
 
 def histogram(plane: NDArray[Any]) -> NDArray[np.int64]:
-    """Count how often each 8-bit or 16-bit value occurs in ``plane``. The index is the value as unsigned integer."""
+    """Count the pixels with each 8-bit or 16-bit value in ``plane``. Return an array of 256 or 65536 counts.
+
+    The index of a count is the value, read as an unsigned integer.
+    """
     if plane.itemsize == 1:
         return np.array(Image.fromarray(plane.view(np.uint8)).histogram(), np.int64)  # three times as fast as numpy's
     return np.bincount(plane.view(np.uint16).ravel(), minlength=2**16).astype(np.int64, copy=False)

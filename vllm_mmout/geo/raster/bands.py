@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 Meaning: TypeAlias = frozenset[str]
-"""Common names of all bands that one band name can mean, such as the broad and the narrow near-infrared band for "NIR".
-Empty if the name is unknown."""
+"""Set of the common names that a band name can mean. For example, "NIR" can mean "nir" and "nir08". The set is empty if
+the band name is unknown."""
 
 NOTHING: Final[Meaning] = frozenset()
 NIR_BANDS: Final[Meaning] = frozenset({"nir", "nir08"})
@@ -35,15 +35,15 @@ _TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "1": "red", "2": "nir nir08", "3": "blue", "4": "green", "5": "swir12", "6": "swir16", "7": "swir22",
     },
 }  # fmt: skip
-"""Maps a sensor and a band number to the common name of the band, such as "red". Broad bands have several names,
-separated by spaces.
+"""Tables of the bands of each sensor: sensor -> band number -> common name, such as "red". A broad band has several
+names, separated by spaces.
 
 HLS uses the numbers of Landsat 8 for its L30 products, and the numbers of Sentinel-2 for its S30 products.
 """
 
 _COLLECTION_2: Final = {LANDSAT_8: {"sr": "1234567", "st": "10"}, LANDSAT_4: {"sr": "123457", "st": "6"}}
-"""Numbers of the bands that Landsat Collection 2 has as surface reflectance (SR_B4) or surface temperature (ST_B10), by
-sensor."""
+"""Band numbers in Landsat Collection 2: sensor -> product -> numbers. The product is "sr" for surface reflectance
+(SR_B4), or "st" for surface temperature (ST_B10)."""
 
 _WORDS: Final[Mapping[str, str]] = {
     "coastal": "coastal coastalaerosol aerosol coastalblue ultrablue deepblue",
@@ -72,10 +72,12 @@ _WORDS: Final[Mapping[str, str]] = {
     "lwir12": "lwir12 tirs2 tir2 thermal2 thermalinfrared2 themralinfrared2",
     "vv": "vv", "vh": "vh", "hh": "hh", "hv": "hv",
 }  # fmt: skip
-"""Maps each common band name, or group of names, to the words that mean it, in lower case without separators."""
+"""Words that mean a band, by the common name of the band. Words under a key with several common names can mean any of
+these bands."""
 _MEANINGS: Final = {word: frozenset(bands.split()) for bands, words in _WORDS.items() for word in words.split()}
 _LETTERS: Final = {"r": RED, "g": GREEN, "b": BLUE, "n": NIR_BANDS, "nir": NIR_BANDS}
-"""Maps a short band name to the bands that it can mean. It is used only for rasters with bands "r", "g" and "b"."""
+"""Common names of the bands that a short band name can mean. This table is used only for rasters that have bands named
+"r", "g" and "b"."""
 
 _FILLER_WORDS: Final = frozenset(
     {
@@ -113,7 +115,7 @@ def understood(name: str, sensor: str = "") -> Meaning:
 
 
 def possible_sensors(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the sensors that have all the band numbers in ``names``, such as the number 4 in "B4" or "SR_B4".
+    """Return the sensors that have every band number in ``names``. For example, "SR_B4" contains the band number 4.
 
     The result is ("",) if no sensor fits, or if the names contain no band numbers.
     """
@@ -187,7 +189,7 @@ def says_nothing(name: str) -> bool:
 
 
 def is_alpha(description: str | None) -> bool:
-    """Return whether a band that is tagged as alpha is one. A description such as "red" means that it is not."""
+    """Return whether the description of a band tagged as alpha fits an alpha band. "red" does not fit, for example."""
     return description is None or says_nothing(description) or _ALPHA.search(description) is not None
 
 

@@ -26,7 +26,8 @@ _CRS_OPTIONS: Mapping[Option, tuple[str, str]] = {
     "bbox": ("bbox_crs", "leave bbox_crs out, for a bbox in its own coordinates"),
     "aoi": ("aoi_crs", "give an aoi in its own coordinates, as a shapely geometry without aoi_crs"),
 }
-"""Maps a request option to the option that sets its coordinate system, and to advice for errors about that system."""
+"""Name of the option that sets the coordinate system of ``bbox`` or ``aoi``, and advice for error messages about this
+coordinate system."""
 
 
 def window_of_box(

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
 
 _JPEG_SIZES = (frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}) | {0xF7}
-"""JPEG markers that start a frame and are followed by its size. 0xF7 starts a frame of JPEG-LS (ITU-T T.87)."""
+"""JPEG markers that start a frame. The height and width of the image follow such a marker. 0xF7 starts a frame of
+JPEG-LS (ITU-T T.87)."""
 _JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 _START_OF_SCAN = 0xDA
 _RATIOS = ((1, 1), (1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
@@ -51,7 +52,7 @@ def _of_png(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _of_jpeg(data: bytes) -> tuple[int, int, int] | None:
-    """Read height, width and number of values from a JPEG header (ITU-T T.81, annex B)."""
+    """Read height, width and total number of pixel values from a JPEG header (ITU-T T.81, annex B)."""
     at = 2
     while (at := data.find(0xFF, at)) >= 0:  # decoders skip bytes between markers
         marker = data[at + 1]
@@ -133,7 +134,10 @@ def _of_webp(data: bytes) -> tuple[int, int, int] | None:
 
 
 def _of_lerc(data: bytes) -> tuple[int, int, int]:
-    """Read height, width and number of values from LERC data, which has one header for all bands or one per band."""
+    """Read height, width and total number of pixel values from LERC data.
+
+    The data has one header for all bands, or one header per band.
+    """
     (version,) = struct.unpack_from("<i", data, 6)
     height, width, depth = struct.unpack_from("<iii", data, 14 if version >= 3 else 10)
     bands = data.count(_LERC) * (max(depth, 1) if version >= 4 else 1)

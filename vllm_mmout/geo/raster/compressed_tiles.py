@@ -36,21 +36,23 @@ from vllm_mmout.geo.raster.geotiff import (
 from vllm_mmout.geo.raster.pyramid_level import PyramidLevel
 
 _THREADS = max(2, THREADS // 2)
-"""Number of threads that compress tiles of a raster. Its input takes several times as long to decode, so that more
-threads would only compete with the threads that decode."""
+"""Number of threads that compress the tiles of a raster. It is half the number of threads that decode the input, since
+decoding takes several times as long."""
 _BATCH = 4
 """Number of tiles that a thread compresses before it looks for further work."""
 _QUEUED_BYTES = 32 << 20
-"""Largest size in bytes of the tiles that wait to be compressed. Two batches may wait even if they are larger."""
+"""Largest total size in bytes of the tiles that wait to be compressed. Two batches of tiles may always wait, whatever
+their size."""
 _AROUND = 4
-"""Number of bytes that GDAL adds before each tile of a COG (the tile's size) and after it (a copy of the tile's last
-bytes)."""
+"""Number of bytes that GDAL writes before each tile of a COG, and again after the tile. The first 4 bytes hold the
+tile's size, and the last 4 bytes repeat the end of the tile."""
 
 _ENTRY_BYTES = 4
-"""Number of bytes that an entry of a TIFF directory has room for. It refers to longer values by their offset."""
+"""Largest size in bytes of a value that fits into an entry of a TIFF directory. For a longer value, the entry holds an
+offset instead."""
 _NEAREST = {"RESAMPLING": "NEAREST"}
-"""GDAL metadata item of each overview band. It states that the band was made by nearest-neighbour resampling, and makes
-GDAL 3.12 write OVERVIEW_RESAMPLING=NEAREST into the file, as GDAL's COG driver does."""
+"""GDAL metadata item for each overview band. Because of this item, GDAL 3.12 writes OVERVIEW_RESAMPLING=NEAREST into
+the file."""
 
 
 def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
@@ -87,7 +89,7 @@ class CompressedTiles:
         self._file = cast("BinaryIO", file)
         self._end = 0
         self._batch: list[tuple[tuple[int, int], NDArray[Any]]] = []
-        """Tiles that no thread compresses yet, each as its place and its pixels."""
+        """Tiles that are not sent to a thread for compression yet, each as ((row, column) of the tile, pixels)."""
         self._jobs: deque[Future[None]] = deque()
         self._pool = ThreadPoolExecutor(_THREADS, "mmout-compress") if self._levels[1:] else None
 
@@ -215,7 +217,7 @@ class CompressedTiles:
         return file, final_nodata
 
     def _completed(self, header_file: BytesIO, final_nodata: bytes | None) -> bytes:
-        """Return the header with the offsets of all tiles, and with another nodata value if there is one.
+        """Return the header with the offsets of all tiles filled in. Also fill in ``final_nodata`` if it is not None.
 
         The tiles follow the header, smallest overview first.
         """
@@ -242,9 +244,9 @@ class CompressedTiles:
 
 
 def _short_nodata(nodata: float | None, dtype: np.dtype[Any]) -> bytes | None:
-    """Return a nodata value as GeoTIFF stores it. Return None if it is 0 or longer than a TIFF entry has room for.
+    """Return a nodata value as the text that GeoTIFF stores. Return None for 0, and for a text of more than 4 bytes.
 
-    Return None for int8 too, because tifffile warns of the nodata value 0 there.
+    The text ends with a NUL byte. Return None for int8 too, because tifffile warns of the nodata value 0 there.
     """
     if not nodata or dtype == np.int8:
         return None

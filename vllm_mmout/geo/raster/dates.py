@@ -43,8 +43,8 @@ _COARSE: Final = tuple(
         r"(?<!\d)(?P<year>(?:19|20)\d\d)(?!\d)",
     )
 )
-"""Patterns of inexact dates in file names: only a year, a year and a month, or digits that may not be a date. Such
-dates serve only to sort files by time."""
+"""Patterns of incomplete or uncertain dates in file names, such as "2019" or "2020-03". Such dates are used only to
+sort files by time."""
 _TEXT: Final = re.compile(r"\s*(?P<year>\d{4})[-:/]?(?P<month>\d\d)[-:/]?(?P<day>\d\d)(?!\d)")
 _EARLIEST: Final = 1950
 
@@ -71,7 +71,7 @@ def date_of_name(name: str, *, coarse: bool = False) -> date | None:
 
 
 def date_of_raster(metadata: Mapping[str, str], name: str) -> date | None:
-    """Return a raster's acquisition date from its metadata items, else its name, else the date of its file."""
+    """Return a raster's acquisition date from its metadata or its name. Fall back to the date of its file."""
     return date_of_items(metadata) or date_of_name(name) or date_of_file_item(metadata)
 
 

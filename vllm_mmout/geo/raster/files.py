@@ -20,13 +20,14 @@ _NO_SUCH_PLACE = (ArithmeticError, MemoryError, ValueError)
 
 _CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 THREADS = min(16, max(_CORES - 2, min(8, _CORES)))
-"""Number of threads that read and decode a local file. On 16 cores, 4 threads read 83 million pixels per second, 8 read
-147 million, 12 read 200 million and 16 read 242 million. With ten cores or more, at least two are left to the engine
-and to the thread that sends tiles to it.
+"""Number of threads that read and decode a local file. On a machine with ten or more CPU cores, at least two cores stay
+free for the engine.
+
+On 16 cores, 4 threads read 83 million pixels per second, 8 read 147 million, and 16 read 242 million.
 """
 READ_AHEAD_BYTES = 2**23 * THREADS
-"""Number of bytes that these threads may decode before the pixels are requested. All images that are read at the same
-time share it."""
+"""Largest total size in bytes of the pixels that are decoded before a caller requests them. The limit is for all open
+images together."""
 
 
 class ManyReadersFile(io.RawIOBase):
@@ -93,10 +94,9 @@ class SharedFile:
             return self.read(count)
 
     def view_at(self, at: int, buffer: memoryview) -> memoryview:
-        """Return ``len(buffer)`` bytes at offset ``at``, or fewer at the end of the file.
+        """Return a view of ``len(buffer)`` bytes at offset ``at``, or of fewer bytes at the end of the file.
 
-        Bytes of a local file that this object has opened are read into ``buffer``. Bytes of a remote file are a view of
-        its cache.
+        Only an owned local file is read into ``buffer``. The bytes of a remote file are a view of its cache.
         """
         if self._many is not None:
             with self._watched():
@@ -131,7 +131,10 @@ class SharedFile:
             return self._file.tell()
 
     def close(self) -> None:
-        """Close the file, or move to its end if it belongs to the caller. May be called repeatedly."""
+        """Close the file, unless it belongs to the caller. May be called repeatedly.
+
+        A caller's file stays open, and is left at its end.
+        """
         with self._lock:
             if self._owned:
                 self._file.close()
@@ -155,7 +158,7 @@ class SharedFile:
 
 
 _HEADER_READS = 20_000
-"""Largest number of reads for one header. A TIFF with a thousand images needs half of this."""
+"""Largest number of reads for the header of a file. A TIFF file with a thousand images needs about 10 000 reads."""
 
 
 class HeaderFile:

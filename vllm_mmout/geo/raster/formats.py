@@ -29,7 +29,7 @@ def is_address(source: Any) -> bool:
 
 
 BUCKETS = {"s3": "a bucket of S3", "gs": "a bucket of Google Cloud Storage", "az": "a container of Azure"}
-"""Maps the URL scheme of a bucket to the kind of bucket, as words for messages."""
+"""Maps the URL scheme of a bucket, such as "s3", to a description of the bucket for messages."""
 
 
 def in_bucket(source: Any) -> bool:
@@ -202,7 +202,7 @@ _HEADERS = (
     (".hdr", re.compile(rb"\s*ENVI\b"), _ENVI),
     (".hdr", re.compile(rb"(?s).*\b(nrows|NROWS)\s+\d"), _EHDR),
 )
-"""Headers of raw rasters: suffix of the header file, pattern of its beginning, and format of the raster."""
+"""Header files of raw rasters, as (suffix of the header file, pattern of the file's first bytes, raster format)."""
 _HEADER_BYTES = 4096
 
 
@@ -243,7 +243,7 @@ def gdal_format(head: bytes) -> GdalFormat | None:
 
 
 def format_of_header(neighbours: Neighbours) -> GdalFormat | None:
-    """Return the format of a raw raster according to the header file beside it, or None without a known header."""
+    """Return the format of a raw raster from the header file beside it. Return None if no known header is found."""
     for header, beginning, file_format in _HEADERS:
         file = neighbours.replaced([header]) or neighbours.appended(header)
         if file is None:
@@ -257,11 +257,14 @@ def format_of_header(neighbours: Neighbours) -> GdalFormat | None:
 ZIP = b"PK\x03\x04"
 """First bytes of a zip file, which may hold a Zarr store."""
 ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
-"""Names of the files that make a folder a node of a Zarr store, of version 3 or 2."""
+"""Names of the metadata files of Zarr formats 2 and 3. A folder with such a file is a Zarr group or array."""
 
 
 def is_zarr(folder: Path) -> bool:
-    """Return whether a folder is a Zarr store, or a group or an array in one. False for a folder without access."""
+    """Return whether a folder is a Zarr group or array. Return False if access to the folder is denied.
+
+    The root of a Zarr store is also a group or an array.
+    """
     try:
         return any((folder / name).is_file() for name in ZARR_METADATA)
     except PermissionError:

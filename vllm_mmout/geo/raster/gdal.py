@@ -36,7 +36,7 @@ _NO_METADATA = frozenset({"AREA_OR_POINT", "TIFFTAG_XRESOLUTION", "TIFFTAG_YRESO
 
 
 def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = None) -> OpenRaster:
-    """Open a raster file through GDAL, with one of the GDAL drivers ``drivers``.
+    """Open a raster through GDAL, from the GDAL name ``target`` or from the file content ``data`` if given.
 
     Args:
         name: name of the file in error messages.
@@ -59,9 +59,10 @@ def open_gdal(name: str, target: str, drivers: Drivers, data: bytes | None = Non
 
 
 def open_raw(name: str, target: str, header_format: GdalFormat, nbytes: int) -> OpenRaster:
-    """Open a raster of raw pixel values, described by a separate header file, through GDAL.
+    """Open a raster of raw pixel values through GDAL. A separate header file describes the pixels.
 
-    Raise InputError if ``nbytes``, the size of the raster file, is less than the header implies.
+    ``target`` is GDAL's name of the raster file, and ``header_format`` is the format of the header file. Raise
+    InputError if ``nbytes``, the size of the raster file, is less than the header implies.
     """
     opened = open_gdal(name, target, header_format.drivers)
     needed = math.prod(opened.size) * opened.count * opened.dtype.itemsize
@@ -133,7 +134,7 @@ class OpenGdal(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Numbers of reads by GDAL: first for each part of the image, then for each part of the mask.
+        """Number of times that GDAL has read each part of the raster: first the parts of the image, then of the mask.
 
         The numbers are int64 [2 * parts]. The parts are the rectangles that the raster is read in. They are listed row
         by row.
@@ -248,19 +249,22 @@ class GdalParts:
             )
 
     def window(self, place: Place) -> Window:
-        """Return the window (in pixels) of a part of the raster. A part is a rectangle that GDAL reads as a whole.
+        """Return the pixel window of one part of the raster. ``place`` is (plane, row, column) in the grid of parts.
 
-        ``place`` is (plane, row, column) of the part.
+        A part is a rectangle that GDAL reads as a whole.
         """
         return Window.of_block(*place[1:], self.block, self._raster.size)
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return empty buffers, since GDAL reads and decodes in one step, in `decode`."""
+        """Return an empty buffer for each of ``places`` without reading. GDAL reads and decodes a part in `decode`."""
         del scratch
         return [memoryview(b"")] * len(places)
 
     def decode(self, place: Place, data: memoryview, scratch: Scratch) -> NDArray[Any]:
-        """Read one part of the raster through GDAL, and return its pixels [rows, columns, bands]."""
+        """Read and decode one part of the raster through GDAL. Return the pixels [rows, columns, bands] of the part.
+
+        ``place`` is (plane, row, column) in the grid of parts. ``data`` and ``scratch`` are not used.
+        """
         del data, scratch
         with self._counting:
             self._decoded[place[1:]] += 1

@@ -54,7 +54,10 @@ class Datasets:
 
     @contextmanager
     def dataset(self, nbytes: int = 0) -> Iterator[Any]:
-        """Yield a rasterio ``DatasetReader`` for this thread, which will decode ``nbytes`` bytes with it."""
+        """Yield a rasterio ``DatasetReader`` for use by the calling thread in the ``with`` block.
+
+        ``nbytes`` is the number of bytes that the block will decode with the dataset.
+        """
         with self._free, _environment(self._target), _errors(self.name):
             dataset, decoded = self._take()
             try:
@@ -151,7 +154,7 @@ def _errors(name: str) -> Iterator[None]:
 
 
 def _innermost_message(error: BaseException) -> str:
-    """Return the message of an error's innermost cause: GDAL's message, to which rasterio's error only refers."""
+    """Return the message of an error's innermost cause. For an error of rasterio, this is GDAL's message."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip() or type(error).__name__

@@ -13,13 +13,14 @@ from pathlib import Path
 IN_MEMORY = "/vsimem/"
 """Prefix of the names that GDAL gives to files in memory."""
 _OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
-"""GDAL options for writing. One thread is used, since this package runs several threads itself. Temporary overviews use
-PackBits, since it needs the least CPU time."""
+"""GDAL options for writing: use one thread, and compress temporary overviews with PackBits.
+
+This package runs several threads itself. PackBits needs the least CPU time."""
 
 
 @contextmanager
 def gdal_writes(name: str, nbytes: int = 0) -> Iterator[None]:
-    """Set GDAL's options for writing in the ``with`` block, and turn GDAL's errors there into OSError.
+    """Set GDAL's options for writing in the ``with`` block, and convert GDAL's errors in the block to OSError.
 
     The block writes file ``name``, which may grow by ``nbytes`` bytes. If the disk lacks this space, the error says so.
     """

@@ -20,15 +20,18 @@ _DIRECTORY, _DOUBLES, _TEXTS = KEY_TAGS = (34735, 34736, 34737)
 _CITATION = 3073
 _TEXT_KEYS = (1026, 2049, _CITATION)
 _PASSED_KEYS = range(1024, 4097)
-"""Numbers of the GeoTIFF keys that are passed to GDAL: 1024 to 4096. Key 4096, the vertical coordinate system, is
-included because its value 4979 (WGS 84) makes GDAL return a coordinate system with heights."""
+"""Numbers of the GeoTIFF keys that are passed to GDAL: 1024 to 4096.
+
+Key 4096, the vertical coordinate system, is included because its value 4979 (WGS 84) makes GDAL return a coordinate
+system with heights."""
 _DEFINING_KEYS = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
 """Numbers of the GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of
 these keys lacks a coordinate system."""
 _SHORTS = range(1 << 16)
 _MOST = 1 << 12
-"""Largest number of floats that are read from a file's GeoTIFF keys, and largest number of characters. The rest is
-ignored.
+"""Largest number of floats that are read from a file's GeoTIFF keys. The same limit applies to the characters of texts.
+
+Further floats and characters are ignored.
 """
 _MOST_NUMBERS, _LONGEST = 16, 1000
 """Largest accepted number of values of a numeric GeoTIFF key, and of characters of a name. Real files stay below
@@ -43,10 +46,11 @@ class GeoKeys:
     """GeoTIFF keys of one file, which define its coordinate system."""
 
     values: Keys
-    """Values by GeoTIFF key number, such as 3072 for the projected coordinate system. A value is an integer for
-    SHORT, a tuple for DOUBLE, and a text without the closing "|" for ASCII."""
+    """Maps the number of each GeoTIFF key to its value. For example, key 3072 is the projected coordinate system.
+
+    A value is an integer for SHORT, a tuple of floats for DOUBLE, and a text without the closing "|" for ASCII."""
     tags: tuple[GeoTag, ...]
-    """TIFF tags to pass to GDAL. GeoTIFF keys are left out if they are too large or may name a file for PROJ."""
+    """TIFF tags to pass to GDAL, without GeoTIFF keys that are too large or could make PROJ open a file."""
 
     @classmethod
     def from_tags(cls, tags: Mapping[int, GeoTag]) -> GeoKeys:
@@ -77,9 +81,9 @@ class GeoKeys:
 
     @property
     def refused_wkt(self) -> str | None:
-        """WKT in the GeoTIFF citation key if the WKT is invalid or may name a file, else None.
+        """WKT of the GeoTIFF citation key that must not be passed to GDAL. None if the key's WKT is safe or missing.
 
-        Such a WKT must not be passed to GDAL.
+        A WKT is refused if it is invalid or could make PROJ open a file.
         """
         citation = self.values.get(_CITATION)
         wkt = citation.partition(_WKT_MARK)[2].strip() if isinstance(citation, str) else ""

@@ -33,8 +33,9 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 """Numbers of all TIFF tags that define a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Prefixes of the coordinate systems, as text, that tie a raster to the Earth. For GeoTIFF keys that GDAL does not
-understand, GDAL returns a local coordinate system with another prefix, which is ignored."""
+"""Beginnings of the texts ("EPSG:n" or WKT) of coordinate systems that tie a raster to the Earth.
+
+For GeoTIFF keys that GDAL does not understand, GDAL returns a local coordinate system, which is ignored."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
 """PROJJSON types of the coordinate systems that place a pixel on Earth and that a GeoTIFF can hold."""
 _IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
@@ -62,11 +63,10 @@ class Georeference:
     """Whether a pixel's value holds for the point at its centre instead of its area, as RasterPixelIsPoint in GeoTIFF.
     This does not affect ``transform``, which always refers to pixel corners."""
     rpcs: RPC | None = field(default=None, repr=False)
-    """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``. Their line and sample numbers follow GDAL's
-    convention (RFC 22)."""
+    """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``, in the convention of GDAL's RFC 22."""
     unread_keys: Keys = field(default_factory=dict, repr=False)
-    """GeoTIFF keys that state a coordinate system which GDAL does not understand, so that ``crs`` is missing. Else
-    empty."""
+    """GeoTIFF keys of a coordinate system that GDAL does not understand. Empty if GDAL understands the keys, or if the
+    file defines no coordinate system."""
 
     def __post_init__(self) -> None:
         for name in ("crs", "gcps_crs"):
@@ -186,7 +186,7 @@ class Georeference:
         )
 
     def resized(self, old: tuple[int, int], new: tuple[int, int]) -> Georeference:
-        """Return the georeference after the raster is resampled to ``new`` pixels over the same extent.
+        """Return the georeference of the raster resampled from size ``old`` to size ``new`` over the same extent.
 
         Args:
             old: (height, width) of the raster of this georeference, in pixels.
@@ -274,14 +274,14 @@ def crs_text(crs: CRS | None) -> str | None:
 
 
 def epsg_code(text: str) -> int | None:
-    """Return the EPSG code in "EPSG:n", or at the end of a WKT, or None for any other text."""
+    """Return the number n of the text "EPSG:n", or the EPSG code at the end of a WKT. Return None for other texts."""
     closing = r'(?:AUTHORITY\["EPSG","|ID\["EPSG",)(\d+)"?\]\s*\]\s*$'
     match = re.fullmatch(r"\s*EPSG:(\d+)\s*", text, re.IGNORECASE) or re.search(closing, text)
     return int(match[1]) if match else None
 
 
 def _placing(crs: CRS) -> dict[str, Any] | None:
-    """Return a CRS as PROJJSON without its shift to WGS 84, or None if it does not place pixels on Earth."""
+    """Return a CRS as PROJJSON, or None if the CRS does not place pixels on Earth. For a bound CRS, use its source."""
     described: dict[str, Any] = crs.to_dict(projjson=True)
     described = described.get("source_crs", described)
     return described if described.get("type") in _SYSTEMS else None

@@ -27,9 +27,11 @@ COG's block together."""
 _LEAST_SIDE = 16
 """Smallest height and width of a block in pixels that TIFF allows."""
 _LARGEST = 8
-"""Largest item size of a dtype in bytes. GDAL cannot write larger numbers."""
+"""Largest item size, in bytes, of a dtype that GDAL can write."""
 _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
-"""Maps ":" and "=" to temporary replacements, since GDAL cuts the names of metadata items there."""
+"""Translation table (`str.translate`) that replaces ":" and "=" in the names of metadata items by placeholders.
+
+GDAL would cut the names at these characters. `restore_names` restores the names in the written file."""
 
 
 class RasterMetadata(TypedDict, total=False):
@@ -46,12 +48,14 @@ class RasterMetadata(TypedDict, total=False):
     scales: Sequence[float]
     """Factor of each band: value = pixel * factor. Empty if pixels are the values themselves."""
     nearest: bool
-    """True if overviews must take the nearest pixel, since pixels must not be averaged."""
+    """Whether overviews must copy the nearest pixels instead of averaging pixels."""
     class_names: Sequence[str] | None
-    """Name of each class, from class 0. A GeoTIFF holds them as items CLASS_0, CLASS_1, ... of the first band."""
+    """Names of class 0, class 1, ... A GeoTIFF holds the names as metadata items CLASS_0, CLASS_1, ... of band 1."""
     palette: NDArray[np.uint8] | None
-    """Colour of each class, uint8 [n, 3], from class 0. If the raster is one uint8 band, a GeoTIFF holds the first 256
-    colours as its colour table. Otherwise, the palette is not written.
+    """Colours of class 0, class 1, ... as red, green and blue, uint8 [number of classes, 3].
+
+    If the raster is one uint8 band, a GeoTIFF holds the first 256 colours as its colour table. Otherwise, the palette
+    is not written.
     """
     metadata: Mapping[str, str] | None
     """GDAL's metadata items. Items such as TIFFTAG_DATETIME become the TIFF tags of the same name."""
@@ -189,7 +193,10 @@ def source_xml(
 
 
 def _source(band: Element, kind: str, name: str, number: int) -> None:
-    """Add to a band's XML an element ``kind`` that refers to band ``number`` (from 0) of the raster file ``name``."""
+    """Add a child element with the tag ``kind`` to a band's XML element.
+
+    The child refers to band ``number`` (from 0) of the raster file ``name``.
+    """
     source = SubElement(band, kind)
     SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = name
     SubElement(source, "SourceBand").text = str(number + 1)

@@ -22,8 +22,8 @@ _A = 6378137.0
 _E2 = 6.69437999014e-3
 """Squared eccentricity of the WGS 84 ellipsoid."""
 _PART = 16
-"""Divisor that sets how long a measured ground distance is. The value 16 means that distances are measured around the
-raster's centre, over 1/16 of its width and 1/16 of its height."""
+"""Divisor of a raster's width and height. Ground distances are measured around the centre of the raster, over 1/16 of
+its width and 1/16 of its height."""
 
 
 def ground_steps(georeference: Georeference | None, size: tuple[int, int]) -> NDArray[np.float64] | None:
@@ -66,7 +66,10 @@ def ground_steps(georeference: Georeference | None, size: tuple[int, int]) -> ND
 
 
 def _metres(longitudes: list[float], latitudes: list[float], pixel_count: float) -> tuple[float, float]:
-    """Return the distance in metres, to the east and to the north, between two points, divided by ``pixel_count``."""
+    """Return the metres per pixel, as (to the east, to the north), between two points ``pixel_count`` pixels apart.
+
+    The points are two longitudes and two latitudes in degrees.
+    """
     latitude = math.radians(sum(latitudes) / 2)
     root = math.sqrt(1 - _E2 * math.sin(latitude) ** 2)
     turn = (longitudes[1] - longitudes[0] + 180) % 360 - 180  # the shorter way around the antimeridian

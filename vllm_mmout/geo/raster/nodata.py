@@ -12,7 +12,9 @@ from numpy.typing import DTypeLike, NDArray
 from vllm_mmout.errors import SaveError
 
 _FEWER_DIGITS = 1e-6
-"""Relative tolerance for nodata values that slightly exceed the largest float of their dtype. They count as that float.
+"""Relative tolerance for nodata values that slightly exceed the largest float of their dtype. Such a value is read as
+the largest float.
+
 Files often write the largest float with few digits, rounded up."""
 
 
@@ -72,9 +74,10 @@ def format_nodata(value: float, dtype: DTypeLike) -> str:
 
 
 def as_pixels_have_it(value: float, dtype: DTypeLike) -> float:
-    """Return ``value``, or the limit of a float ``dtype`` if ``value`` exceeds it only by rounding.
+    """Return ``value``, reduced to the largest float of ``dtype`` if ``value`` exceeds that float only by rounding.
 
-    Many files write the lowest float32 as ``-3.4028235e38``, which is slightly too low. GDAL corrects it too.
+    The sign is kept. Many files write the lowest float32 as ``-3.4028235e38``, which is slightly too low. GDAL corrects
+    it too.
     """
     pixels = np.dtype(dtype)
     if pixels.kind not in "fc" or not math.isfinite(value):

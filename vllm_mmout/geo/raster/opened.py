@@ -52,11 +52,11 @@ _HEAD = 512  # bytes read to recognise the format
 
 
 def open_raster(source: str | PurePath | bytes | BinaryIO | Raster) -> OpenRaster:
-    """Open a raster for reading by windows: a TIFF with the tags of GeoTIFF and GDAL, or a picture (PNG, JPEG, ...).
+    """Open a raster, such as a GeoTIFF or a picture (PNG, JPEG, ...), for reading by windows.
 
     A Zarr store is a folder, or a zip file that is recognised by its content. JPEG 2000, VRT, NetCDF, ENVI, ERDAS
-    IMAGINE, PCIDSK and GDAL's own names (`is_gdal_name`) are read through GDAL. A file
-    that refers to other files, such as a VRT, must be given by its path.
+    IMAGINE, PCIDSK and GDAL's own names (`is_gdal_name`) are read through GDAL. A file that refers to other files, such
+    as a VRT, must be given by its path. In a TIFF, the tags of GeoTIFF and GDAL are read.
 
     Of a TIFF, only the requested parts are read and decoded; a picture is decoded whole. If a TIFF holds several
     images, the first is read, as GDAL does. A picture yields the bands of its mode (RGB for a palette) and its first
@@ -218,7 +218,7 @@ def _are_there(neighbours: Neighbours) -> bool:
 
 
 _MOST_BYTES: Final = 2**25
-"""Largest size of a file header in bytes. A TIFF of 500 million pixels in tiles of 16 x 16 pixels needs half of it."""
+"""Largest accepted file header in bytes. A TIFF of 500 million pixels in 16 x 16 tiles has a header half as large."""
 _MOST_AVIF_BYTES: Final = 2**28
 """Largest accepted size of an AVIF file in bytes. Pillow reads the whole file to get the header."""
 _MOST_BANDS: Final = 2**16 - 1

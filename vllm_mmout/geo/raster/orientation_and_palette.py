@@ -29,9 +29,9 @@ _TURNS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
 _ROWS_BECOME_COLUMNS = frozenset("5678")
 """EXIF orientations that swap rows and columns."""
 _FROM_THE_RIGHT = frozenset("2367")
-"""EXIF orientations for which the leftmost column of the upright image is stored last, as a column or a row."""
+"""EXIF orientations of files whose last stored column or row is the leftmost column of the upright image."""
 _FROM_THE_BOTTOM = frozenset("3478")
-"""EXIF orientations for which the top row of the upright image is stored last, as a row or a column."""
+"""EXIF orientations of files whose last stored row or column is the top row of the upright image."""
 
 
 def orientation_facts(orientation: object) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -124,7 +124,7 @@ class _AsSeen(OpenView):
                 )
 
     def _source(self, place: int, colour_count: int) -> int:
-        """Return the index of the stored band from which the displayed band ``place`` is made.
+        """Return the index of the stored band that is displayed as band ``place``. Both are counted from 0.
 
         The first ``colour_count`` displayed bands are made from the palette's only data band. The next band is alpha.
         """

@@ -19,14 +19,14 @@ class Packing:
     applied: bool = False
     """Whether readers of this file format usually apply scale and offset, as for NetCDF."""
     shift: int = 0
-    """Integer that is added to the stored numbers by default. It is -1000 for Sentinel-2 products since 2022, which
-    store all numbers increased by 1000."""
+    """Integer to add to the stored numbers of the band if scale and offset are not applied.
+
+    It is -1000 for Sentinel-2 products since 2022, which store all numbers increased by 1000."""
 
     doubt: str = ""
-    """Note to the user why scale or offset is unknown, although files of this kind should state it. "" if both are
-    known."""
+    """Warning to the user that the scale or offset is uncertain, with the reason. Empty if nothing is uncertain."""
 
     @property
     def told(self) -> bool:
-        """Whether scale or offset differs from 1 and 0, so that applying them changes the numbers."""
+        """Whether a scale other than 1 or an offset other than 0 is stated, so that the numbers must be converted."""
         return (self.scale, self.offset) != (1.0, 0.0)

@@ -57,7 +57,7 @@ def packing_of_gdal(dataset: Any) -> tuple[Packing, ...]:
 
 
 def fill_of_attributes(tags: Mapping[str, str]) -> str | None:
-    """Return the attribute ``_FillValue`` of an HDF5 dataset as text, or None if it is missing or ambiguous."""
+    """Return the text of an HDF5 dataset's ``_FillValue``. Return None if it is missing or has several values."""
     text = _attribute(tags, "_FillValue")
     return None if text is None else text.split()[0].strip("{}")
 
@@ -71,9 +71,10 @@ def _of_attributes(tags: Mapping[str, str], packing: Packing) -> Packing:
 
 
 def _attribute(tags: Mapping[str, str], name: str) -> str | None:
-    """Return the value of the attribute ``name``, or None if it is missing or ambiguous.
+    """Return the value of the HDF5 attribute ``name`` in GDAL's ``tags``.
 
-    GDAL prefixes the names of attributes with the names of their group and dataset.
+    Return None if the attribute is missing or has several values. GDAL prefixes the names of attributes with the names
+    of their group and dataset, so several tags can match ``name``.
     """
     pattern = re.compile(rf"(?:.*_)?{re.escape(name)}")
     values = {text.strip() for key, text in tags.items() if pattern.fullmatch(key) and text.strip()}

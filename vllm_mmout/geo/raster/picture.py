@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.files import SharedFile
 
 PICTURE_ERRORS = (*OF_SEGMENTS, SyntaxError)
-"""Exceptions that Pillow's decoders raise for damaged data. For a broken PNG it is a SyntaxError."""
+"""Exceptions that Pillow's decoders raise for damaged data. A broken PNG raises SyntaxError."""
 
 _OTHER_FORMAT_ERRORS = (SyntaxError, IndexError, TypeError, struct.error)
 """Exceptions that Pillow's plugins raise for a file of another format."""
 _TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-"""Exceptions of Pillow plugins that refuse a picture as too large when they open it."""
+"""Exceptions that Pillow raises when it refuses to open a picture because the picture is too large."""
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "JPEG2000", "PPM", "AVIF")
 """Picture formats that are read through Pillow. Other formats are refused, such as EPS, for which Pillow would start a
 PostScript interpreter."""
@@ -49,8 +49,10 @@ class DeclaredSize:
     itemsize: int
     """Bytes of one value."""
     at_once: int
-    """Memory in bytes that a decoder needs: for the largest strip or tile of a TIFF, or for the whole of any other
-    picture."""
+    """Memory in bytes to decode the largest part that is decoded at once.
+
+    The part is a strip or tile of a TIFF, a tile of a JPEG 2000, a block of a Zarr store, or any other picture as a
+    whole."""
 
     @property
     def pixels(self) -> int:
@@ -120,7 +122,7 @@ def picture_raster(image: Image.Image) -> Raster:
 
 
 def _raster(array: NDArray[Any], metadata: dict[str, str], assumed: tuple[str, ...]) -> Raster:
-    """Convert pixels [height, width] or [height, width, bands] to a raster. Of 2 or 4 bands, the last is alpha."""
+    """Convert pixels [height, width] or [height, width, bands] to a raster. The last of 2 or 4 bands is alpha."""
     bands = array[np.newaxis] if array.ndim == 2 else np.ascontiguousarray(np.moveaxis(array, 2, 0))
     alpha = len(bands) if len(bands) in _ALPHA.values() else None
     mask = None if alpha is None else bands[alpha - 1] != 0

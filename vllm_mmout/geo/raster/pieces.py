@@ -71,7 +71,7 @@ def _is_contiguous(offsets: NDArray[np.int64], counts: NDArray[np.int64], size: 
 
 
 def _of_pieces(page: tifffile.TiffPage, rows: int) -> tifffile.TiffPage:
-    """Return a copy of a TIFF page with strips or tiles of ``rows`` rows."""
+    """Return a copy of a TIFF page whose strips or tiles have ``rows`` rows."""
     piece = copy.copy(page)
     for cached in ("decode", "hash"):
         piece.__dict__.pop(cached, None)

@@ -34,7 +34,7 @@ STEPS = 4096
 """Number of straight pieces that approximate each curved edge of a box. For a box around Europe the error is below 5
 cm."""
 _ROUNDING = 1e-6
-"""Tolerance in pixels. A pixel is not counted if a box covers less of it than this."""
+"""Smallest overlap of a box and a pixel that is not a rounding error, as a fraction of the pixel's side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class PixelGrid:
         return None if cols is None or rows is None else Window(rows[0], cols[0], rows[1], cols[1])
 
     def pixels(self, points: Points) -> Points:
-        """Convert points to columns and rows, in fractions of pixels from the corner of the first pixel."""
+        """Convert coordinates of points to fractional columns and rows, counted from the corner of the first pixel."""
         a, b, c, d, e, f = self.transform
         x, y = points[0] - c, points[1] - f
         area = a * e - b * d
@@ -107,7 +107,7 @@ def extent(points: Points) -> Box:
 
 
 def _edge_deviation(points: Points, steps: int, size: tuple[int, int]) -> float:
-    """Return how far, in pixels, the curved edges of a ring deviate from the straight lines between its points.
+    """Return how far, in pixels, a ring's curved edges deviate from the straight lines between the ring's ``points``.
 
     Only pieces that touch the raster of ``size`` (width, height) count. The distance of an arc from the middle of its
     chord is an eighth of the second difference of its points.
@@ -134,7 +134,7 @@ def clip_polygon(points: Points, box: Box) -> Points | None:
 
 
 def _cut_polygon(corners: NDArray[np.float64], distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cut a polygon along a line, and return the corners of the part whose signed ``distances`` are not negative.
+    """Cut a polygon along a straight line. Return the corners of the part with ``distances`` of at least 0.
 
     Args:
         corners: corners of the polygon, [n, 2].
@@ -188,7 +188,7 @@ class BoxSystem:
     """Whether the x coordinates of the raster are longitudes."""
 
     def windows(self, box: Box, steps: int = STEPS) -> list[Window]:
-        """Return the windows of the raster that a bounding box covers. Its edges are split into ``steps`` pieces.
+        """Return the raster windows that a bounding box covers. Each edge of the box is split into ``steps`` pieces.
 
         There are several windows if longitudes wrap around inside the box, as at the antimeridian of a world map.
         """
@@ -206,7 +206,7 @@ class BoxSystem:
         return [window for window in windows if window is not None]
 
     def extent(self) -> Box:
-        """Return the raster's extent in the CRS of the boxes to convert, or the whole Earth if that is impossible."""
+        """Return the raster's extent in the CRS of this converter's boxes. Return the whole Earth if that fails."""
         if self.systems is None:
             return self.grid.extent
         there, own = self.systems

@@ -26,7 +26,7 @@ from vllm_mmout.geo.raster.geotiff import (
 _CACHE = 64 << 20
 """Size of GDAL's block cache in bytes while a COG is written. GDAL's default is 5 % of the machine's memory."""
 _CACHES: list[int] = []
-"""Sizes of GDAL's block cache, one per COG that is being written: the size before that COG was begun. The first is the
+"""Sizes of GDAL's block cache in bytes, with one entry for each COG that is being written. The first entry is the
 original size, which is restored when the last COG is done."""
 _CACHING = threading.Lock()
 

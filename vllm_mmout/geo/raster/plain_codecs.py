@@ -33,7 +33,7 @@ _DECODE: dict[int, Any] = {
 _DIFFERENCES, _FLOAT_DIFFERENCES = 2, 3
 """Numbers of two TIFF predictors: differences of integers, and differences of the bytes of floats."""
 _PREDICTORS = {(1, "i"), (1, "u"), (1, "f"), (_DIFFERENCES, "i"), (_DIFFERENCES, "u"), (_FLOAT_DIFFERENCES, "f")}
-"""Pairs of a TIFF predictor and a kind of dtype that this decoder supports."""
+"""Supported pairs of a TIFF predictor (1 means none) and NumPy's ``dtype.kind``."""
 _IN_ORDER, _FLOAT, _UNSIGNED = 1, 3, 1
 
 
@@ -87,7 +87,9 @@ def plain_decoder(page: tifffile.TiffPage, dtype: np.dtype[Any]) -> PlainDecoder
 def _decode_by_libtiff(
     data: memoryview, pixels: NDArray[Any], compression: int, predictor: int, scratch: Scratch
 ) -> None:
-    """Decode a strip or tile into ``pixels`` [rows, columns, bands] with libtiff, which gets it as a small TIFF file.
+    """Decode a strip or tile with libtiff into the array ``pixels`` [rows, columns, bands].
+
+    libtiff reads the strip or tile from a small TIFF file that is built in memory.
 
     Raises:
         RuntimeError: the data is damaged or too short.

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Copy: TypeAlias = "tuple[int, slice, slice | NDArray[np.intp]]"
-"""Pixels of a tile of an overview, along one axis: the index of the tile, the slice to fill in it, and the indices of
-the pixels in a tile of the next finer level."""
+"""Pixels to copy along one axis from a tile of the next finer level to a tile of an overview. The tuple is (index of
+the overview's tile, slice to fill in this tile, indices of the pixels to copy)."""
 
 
 class PyramidLevel:
@@ -25,7 +25,9 @@ class PyramidLevel:
         self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
         """Maps (row, column) of each unfinished tile to its pixels so far and its number of missing pixels."""
         self._copies = [_copies(*lengths, tile_side) for lengths in zip(size, finer_size, strict=True)]
-        """Pixels that this overview takes from each row and each column of tiles of the next finer level."""
+        """Pixels to copy from the next finer level: a list for each row of tiles, and a list for each column of tiles.
+
+        `_copies` returns the lists."""
 
     def tiles_to_fill(
         self, finer_tile: tuple[int, int], pixels: NDArray[Any]
@@ -54,9 +56,10 @@ class PyramidLevel:
 
 
 def _copies(length: int, finer_length: int, side: int) -> list[list[_Copy]]:
-    """Return, for each tile of the next finer level along one axis, the pixels that tiles of an overview copy from it.
+    """Return the pixels to copy to an overview along one axis: a list for each tile of the next finer level.
 
-    ``length``, ``finer_length`` and ``side`` are sizes in pixels: of the overview, of the finer level, and of a tile.
+    Each item of a list says what one tile of the overview copies from the finer tile. ``length``, ``finer_length`` and
+    ``side`` are sizes in pixels: of the overview, of the finer level, and of a tile.
     """
     nearest = _nearest(length, finer_length)
     copies: list[list[_Copy]] = []
@@ -83,5 +86,5 @@ def _as_slice(indices: NDArray[np.intp]) -> slice | NDArray[np.intp]:
 
 
 def _nearest(length: int, source_length: int) -> NDArray[np.intp]:
-    """Return the index of the source pixel that GDAL copies to each of ``length`` overview pixels along an axis."""
+    """Return the ``length`` indices of the source pixels that GDAL copies to an overview along one axis."""
     return (0.5 + np.arange(length) * (source_length / length)).astype(np.intp)

@@ -134,12 +134,14 @@ class RasterFacts:
     packing: tuple[Packing, ...] = ()
     """Scale and offset of each band. Empty if the file states none."""
     assumed: tuple[str, ...] = ()
-    """Sentences about assumptions that were made about the raster. Each names the fact, the value used, and how to
-    override it."""
+    """Sentences about assumptions that were made about the raster. Each sentence states the unknown fact, the
+    assumed value, and how to set another value."""
     colours: tuple[str | None, ...] = ()
     """Colour of each band, such as "red" or "nir", as the file states it. Empty if the file states none."""
     days: tuple[date | None, ...] = ()
-    """Acquisition day (UTC) of each band. Empty if the file's metadata or name states one day for all bands."""
+    """Acquisition day (UTC) of each band. Empty if the file does not state a day for each band.
+
+    The metadata or the name of the file may then state one day for all bands."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -154,8 +156,8 @@ class Raster(RasterFacts):
     array: NDArray[Any]
     """Pixels [bands, height, width] in the dtype of the file."""
     mask: NDArray[np.bool_] | None = None
-    """Mask of valid pixels, bool [height, width]: False where the file's alpha band or mask hides a pixel. None without
-    alpha and mask."""
+    """Mask of valid pixels, bool [height, width]: False where the file's alpha band or mask hides a pixel. None if the
+    file has neither alpha band nor mask."""
 
     def __post_init__(self) -> None:
         if self.array.ndim != 3:

@@ -17,12 +17,12 @@ _TOGETHER = 2**21
 _TASKS = 256
 """Largest number of decoding tasks to fetch bytes for in advance. It applies even if the tasks need few bytes."""
 _GAP, _LONGEST = 2**14, 2**21
-"""Limits in bytes for reading several strips or tiles by one request: the largest gap between two of them, and the size
-of a full request."""
+"""Limits in bytes for reading several strips or tiles by one request. ``_GAP`` is the largest gap between two strips or
+tiles. A request of at least ``_LONGEST`` bytes is not extended."""
 
 
 class ReadAhead:
-    """Prefetcher that requests the strips or tiles of a remote file shortly before they are decoded, each of them once.
+    """Prefetcher that requests each strip or tile of a remote file once, shortly before the strip or tile is decoded.
 
     ``tasks`` are the tasks of the decoder in order, each with the segments (strips or tiles) that it decodes.
     """
@@ -31,8 +31,10 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Groups of consecutive decoding tasks whose strips or tiles are fetched ahead, as (index of the first task
-        after the group, number of requested bytes). A group is removed when a task after it begins."""
+        """Groups of consecutive decoding tasks whose strips or tiles have been requested ahead of time.
+
+        An item is (index of the first task after the group, number of requested bytes). A group is removed when a task
+        after the group begins."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:
@@ -46,9 +48,10 @@ class ReadAhead:
             self._bytes += group[1]
 
     def _request_groups(self, tasks: Iterable[Sequence[Place]]) -> Iterator[tuple[int, int]]:
-        """Start to fetch the strips or tiles of decoding tasks, one group of consecutive tasks per iteration.
+        """Request the strips or tiles of decoding tasks. Each step of this generator requests one group of tasks.
 
-        Yield for each group the index of the first task after it, and the number of requested bytes.
+        Yield, for each group of consecutive tasks, the index of the first task after the group, and the number of
+        requested bytes.
         """
         parts: list[tuple[int, int]] = []
         nbytes = behind = 0

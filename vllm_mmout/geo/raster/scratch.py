@@ -16,7 +16,7 @@ class Scratch:
         self._buffers: dict[str, NDArray[np.uint8]] = {}
 
     def take(self, name: str, count: int) -> NDArray[np.uint8]:
-        """Return an array of ``count`` bytes, valid until the next call with the same name, which reuses the memory."""
+        """Return an array of ``count`` bytes. The next call with the same ``name`` overwrites the array."""
         buffer = self._buffers.get(name)
         if buffer is None or buffer.size < count:
             self._buffers[name] = buffer = np.empty(count, np.uint8)

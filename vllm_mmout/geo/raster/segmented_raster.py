@@ -29,16 +29,16 @@ class OpenSegments(OpenRaster):
 
     @abstractmethod
     def _image(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]]:
-        """Return an image from which the bands ``places`` can be read, and the index of each band within that image.
+        """Return an image that stores the bands ``places``, and the index of each of these bands in that image.
 
         ``places`` are indices of the raster's bands, from 0, without repetition.
         """
 
     @abstractmethod
     def _masks(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]] | None:
-        """Return the image that stores the masks of the bands ``places``, and the index of each mask in it.
+        """Return an image whose bands are masks, and the indices of the masks that apply to the bands ``places``.
 
-        A pixel is valid where all masks are not 0. Return None if the raster has no masks.
+        A pixel is valid where all these masks are not 0. Return None if the raster has no masks.
         """
 
     def _arrays(self, windows: Sequence[Window], places: Sequence[int], *, masked: bool) -> Arrays:

@@ -58,14 +58,17 @@ _LARGEST = 512 * 2**20
 """Largest accepted size of a strip or tile in decoded bytes, since it is held in memory as a whole."""
 _OFFSET_TAGS = (273, 279, 324, 325)
 _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
-"""TIFF compressions of cameras and microscopes. Their compressed data does not state the size of the picture, so the
-decoders use the size in the TIFF tags."""
+"""TIFF compressions whose data does not state the size of the picture. Cameras and microscopes use them.
+
+Their decoders take the size from the TIFF tags."""
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
-"""Compressions whose segments are pictures with their own header. Decoders allocate memory for the size in that header,
-so it is checked first."""
+"""TIFF compressions that store each strip or tile as a picture with its own header, such as JPEG.
+
+The size in that header is checked before decoding, since decoders allocate memory for it."""
 _ROOM = 2**22
-"""Number of pixel values that the header of a compressed strip or tile may always state. Larger numbers are only
-accepted up to several times the size of a strip or tile according to the TIFF."""
+"""Number of pixel values that is accepted in the header of a compressed strip or tile, whatever size the TIFF states.
+
+A larger number is accepted only up to several times the number of values that a strip or tile has in the TIFF."""
 
 
 class UnknownStorageError(InputError):
@@ -127,7 +130,10 @@ class Segments:
         return [(int(self._offsets[place]), int(self._counts[place])) for place in places]
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> list[memoryview | None]:
-        """Return the stored bytes of each strip or tile, or None if it is not stored. Neighbours share one read."""
+        """Return the stored bytes of each strip or tile, or None for each that the file does not store.
+
+        If all strips or tiles follow each other in the file, they are read at once.
+        """
         parts = self.stored(places)
         buffer = scratch.take("stored", sum(count for _, count in parts)).data
         first = parts[0][0]
@@ -178,7 +184,10 @@ class Segments:
         return pixels
 
     def _check_size(self, data: bytes) -> None:
-        """Raise ValueError if the header of an encoded strip or tile states a much larger picture than the TIFF."""
+        """Check the size that is stated in the header of a compressed strip or tile.
+
+        Raise ValueError if the size is missing, or far larger than the size of a strip or tile in the TIFF.
+        """
         size = coded_size(self._options.get("jpegheader", b"") + data)
         if size is None or not size[2]:
             raise ValueError("it does not say how many pixels it has")

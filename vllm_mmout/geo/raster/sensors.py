@@ -30,8 +30,8 @@ _SIGNS: Final[Mapping[str, tuple[str, ...]]] = {
         r"SENTINEL[-_ ]?3",
     ),
 }
-"""Patterns of words in product names and metadata that reveal the sensor, by sensor. They match at the beginning of a
-word."""
+"""Maps each sensor to regular expressions for words in product names and metadata that reveal the sensor. A match must
+start at the beginning of a word."""
 _PATTERNS: Final = {
     sensor: re.compile(rf"(?<![A-Z0-9])(?:{'|'.join(signs)})", re.IGNORECASE) for sensor, signs in _SIGNS.items()
 }
@@ -41,7 +41,10 @@ _LEVELS: Final = 6
 
 
 def sensor_of(name: str | PurePath, metadata: Mapping[str, str]) -> str | None:
-    """Return the sensor of a raster by its metadata items, else by its path, or None if neither names one sensor."""
+    """Return the sensor that is named in a raster's metadata or, failing that, in the raster's path.
+
+    Return None if neither the metadata nor the path names exactly one sensor.
+    """
     texts = [text for item, text in metadata.items() if _ITEM.search(item)]
     path = PurePath(str(name))
     for text in (" ".join(texts), path.name, *[folder.name for folder in path.parents][:_LEVELS]):

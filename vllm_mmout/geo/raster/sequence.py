@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BATCH = 2**19
 """Number of decoded bytes per task of a decoding thread."""
 _TASKS_AHEAD = 4
-"""Number of tasks per thread that may be decoded before the caller requests their windows, see `READ_AHEAD_BYTES`."""
+"""Largest number of decoding tasks per thread that may start before the caller requests their windows."""
 
 
 def read_windows(
@@ -45,7 +45,7 @@ def read_windows(
 def read_blocks(
     segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int], slots: Slots
 ) -> Generator[NDArray[Any], None, None]:
-    """Yield the pixels of consecutive windows in arrays [windows, bands, height, width], ``slots.count`` at a time.
+    """Yield arrays [windows, bands, height, width] with the pixels of ``slots.count`` consecutive windows each.
 
     If a window cannot be read, raise the error in place of its array, with the index of the window as ``tile``.
     """
@@ -71,12 +71,12 @@ class _Task:
 
 
 _RunsAndBlocks: TypeAlias = "Sequence[tuple[Run, Block]]"
-"""Pairs of a `Run`, a group of windows that need pixels from a decoding task, and the `Block`, the array that these
-windows are stored in."""
+"""Sequence of pairs: a `Run` of windows that need pixels from a decoding task, and the `Block` (array) that holds the
+pixels of these windows."""
 
 
 class _Reader:
-    """Reader of image windows. It yields arrays of several windows, while threads decode the pixels of later arrays."""
+    """Reader that yields the windows of an image in arrays, while threads decode the windows of later arrays."""
 
     def __init__(self, segments: SegmentedImage, blocks: Blocks, bands: Sequence[int]) -> None:
         self._segments = segments
@@ -146,9 +146,9 @@ class _Reader:
             return self._blocks.pop(number)
 
     def _all_tasks(self) -> Iterator[_Task]:
-        """Yield the decoding tasks in the order that windows need them. Some strips or tiles belong to several tasks.
+        """Yield all decoding tasks. The tasks for the first windows come first.
 
-        If another block of windows needs a segment much later (see `Blocks.ends`), the segment is decoded again.
+        If another block of windows needs a segment much later (see `Blocks.ends`), another task decodes it again.
         """
         height, width = self._segments.block
         reached = np.zeros(self._segments.grid, np.int64)  # index after the last block that has a segment's pixels
@@ -227,7 +227,7 @@ class _Reader:
         return Window(first.row, first.col, last.row + last.height - first.row, first.width)
 
     def _decode(self, task: _Task, runs: _RunsAndBlocks, scratch: Scratch) -> None:
-        """Decode the strips or tiles of a task, and copy their pixels into ``runs``, the windows that need them."""
+        """Decode the strips or tiles of ``task``, and copy the pixels to the windows of each `Run` in ``runs``."""
         try:
             pixels = self._pixels(task, runs, scratch)
             if pixels is not None:
@@ -277,7 +277,7 @@ class _Reader:
         return np.broadcast_to(fill, (area.height, area.width, bands))
 
     def _fail(self, area: Window, task: _Task, runs: _RunsAndBlocks, error: Exception) -> None:
-        """Record ``error`` for each window in ``runs`` that needs pixels of ``area``, which could not be decoded."""
+        """Record that decoding ``area`` failed with ``error``, for each window in ``runs`` that overlaps ``area``."""
         with self._lock:
             for run, block in runs:
                 block.fail(run, area, task.index, error)
@@ -288,9 +288,9 @@ _READERS: set[_Reader] = set()
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
-    """Map each plane of the image to pairs of slices, which copy bands of a strip or tile to the output array.
+    """Map each needed plane to the slices of bands to copy, as pairs (bands of the output, bands of a strip or tile).
 
-    A pair is the slice of bands in the output array, and the slice of bands in the strip or tile.
+    A plane has several pairs if the bands to copy are not adjacent in the strip or tile.
     """
     if planes > 1:
         return {band: [(slice(at, at + 1), slice(0, 1))] for at, band in enumerate(bands)}

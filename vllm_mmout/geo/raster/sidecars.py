@@ -30,13 +30,13 @@ class Pam:
     """Georeference, nodata, scale and offset in a PAM file, which is GDAL's sidecar file for metadata."""
 
     place: Georeference = field(default_factory=Georeference)
-    """Georeference in the PAM file; empty if the file states none."""
+    """Georeference that the PAM file states, or an empty `Georeference` if the file does not state any."""
     nodata: Mapping[int, str] = field(default_factory=dict)
-    """Nodata value of each band, as text, by band number from 1."""
+    """Nodata value of each band as text. The keys are band numbers from 1."""
     scales: Mapping[int, str] = field(default_factory=dict)
-    """Scale of each band, as text, by band number from 1. Value = stored number * scale + offset."""
+    """Scale factor of each band as text, such as "0.0001". The keys are band numbers from 1."""
     offsets: Mapping[int, str] = field(default_factory=dict)
-    """Offset of each band, as text, by band number from 1. Value = stored number * scale + offset."""
+    """Offset of each band as text, added after scaling. The keys are band numbers from 1."""
 
 
 def read_pam(file: SharedFile | None, raster: str) -> Pam:
@@ -124,7 +124,10 @@ class _PamParser:
         self._path.pop()
 
     def _transform(self, text: str) -> Affine:
-        """Parse a transform in GDAL's order of the six numbers: c, a, b, f, d, e."""
+        """Parse the six numbers of a transform, which PAM files hold in GDAL's order (c, a, b, f, d, e).
+
+        Return them as a, b, c, d, e, f, so that x = a * column + b * row + c and y = d * column + e * row + f.
+        """
         c, a, b, f, d, e = self._numbers(text.split(","), 6, f"the transform {text[:60]!r}", "six numbers")
         return a, b, c, d, e, f
 

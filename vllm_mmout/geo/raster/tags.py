@@ -57,7 +57,7 @@ class GeoTag:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The values as numbers; empty for an ASCII tag."""
+        """Values of the tag as numbers, or an empty tuple for a tag that holds bytes, such as an ASCII tag."""
         return () if isinstance(self.value, bytes) else self.value
 
 
@@ -188,7 +188,10 @@ class _CheckedReader:
 
 
 def truncated(name: str, size: int, needed: int, part: str) -> InputError:
-    """Return the error for a truncated file of ``size`` bytes, whose ``part`` should reach to byte ``needed``."""
+    """Return the error for a truncated file, which has only ``size`` bytes but needs at least ``needed`` bytes.
+
+    ``part`` names the part of the file that is incomplete, such as "the header".
+    """
     return InputError(
         f"{name} is truncated or damaged: {part} reaches to byte {needed}, the file has {size}; fetch it again"
     )

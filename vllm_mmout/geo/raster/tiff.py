@@ -103,7 +103,7 @@ def first_of(images: int) -> str:
 
 
 def _is_further_image(other: Directory, first: Directory, file: BinaryIO) -> bool:
-    """Return whether the TIFF directory ``other`` is an image as large as ``first``, and no mask or overview."""
+    """Return whether the directory ``other`` is an image (not a mask or overview) of the same size as ``first``."""
     kind = int(other.number(file, _SUBFILE_TYPE) or 0)
     sizes = [(each.number(file, _HEIGHT), each.number(file, _WIDTH)) for each in (other, first)]
     return not kind & (_OVERVIEW | _MASK_OF_FULL_SIZE) and sizes[0] == sizes[1]
@@ -113,7 +113,7 @@ _LEADING_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def _nodata_of_tag(text: str, dtype: np.dtype[Any], name: str) -> tuple[float | None, tuple[str, ...]]:
-    """Parse GDAL's nodata tag. If it is not a number, use what GDAL would use, and also return a warning about it."""
+    """Parse GDAL's nodata tag as GDAL does. Return the value, and a warning if ``text`` is not a number."""
     text = text.strip(" \0")
     try:
         if text:
@@ -140,7 +140,7 @@ class _Mask:
     """True if the mask file has one mask for each band of the raster, False if one mask applies to all bands."""
 
     def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
-        """Return the indices (from 0) of the masks of the raster's bands ``places``, without the alpha band's mask.
+        """Return the indices (from 0) of the masks for the bands ``places``. Leave out the mask of the alpha band.
 
         The result is [0] if all bands share one mask, or if only the alpha band is given.
         """
@@ -157,7 +157,7 @@ class _OpenTiff(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment (strip or tile) of the file was decoded: first the image's, then the mask's."""
+        """Decode counts, int64 [n]: how often each strip or tile of the image and then of the mask was decoded."""
         images = [self._image_segments, *([] if self._mask is None else [self._mask.segments])]
         return np.concatenate([image.decoded.ravel() for image in images])
 
@@ -177,7 +177,7 @@ class _OpenTiff(OpenSegments):
 
 @contextmanager
 def _parsed_by_tifffile(file: SharedFile) -> Iterator[tifffile.TiffFile]:
-    """Yield a TIFF parsed by tifffile. Raise InputError if it is damaged, or the file's own error if a read fails."""
+    """Yield a TIFF parsed by tifffile. Raise InputError if the TIFF is damaged. If reading fails, raise that error."""
     file.seek(0)
     try:
         with tifffile.TiffFile(cast("BinaryIO", file)) as tiff:
@@ -288,7 +288,7 @@ def _mask_beside(neighbours: Neighbours, size: tuple[int, int], bands: int) -> _
 
 
 def _nodata_of_pam(pam: Pam, own: float | None, dtype: np.dtype[Any], bands: Sequence[int], name: str) -> float | None:
-    """Return the nodata value in a ``.aux.xml`` file (GDAL's PAM). Without it, return ``own``, the TIFF's own value."""
+    """Return the nodata value that a ``.aux.xml`` file (GDAL's PAM) states, or ``own`` if the file states no value."""
     if not pam.nodata:
         return own
     values = [parse_nodata(pam.nodata[band], dtype) if band in pam.nodata else own for band in bands]

@@ -16,8 +16,9 @@ _KINDS: Final = tifffile.PHOTOMETRIC
 _JPEG_COMPRESSIONS: Final = frozenset({6, 7, 33007, 34892})
 """TIFF compression codes whose decoders already convert YCbCr to RGB."""
 _SIGNED: Final = np.array([0, 0x80, 0x80], np.uint8)
-"""XOR mask for Lab pixels. It makes the bytes of a and b signed, as in Pillow's raw mode LAB. In ICCLab they are
-unsigned, with 128 added."""
+"""XOR mask that converts ICCLab pixels to the Lab pixels that Pillow expects.
+
+Pillow expects the channels a and b as signed bytes. ICCLab stores them as unsigned bytes, with 128 added."""
 _CMYK: Final = 1
 """Value of the TIFF tag InkSet for cyan, magenta, yellow and black."""
 InRgb: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
@@ -64,7 +65,8 @@ def lab_in_rgb(page: tifffile.TiffPage, name: str) -> InRgb | None:
 def palette_of(page: tifffile.TiffPage) -> NDArray[np.uint8] | None:
     """Return the table of display colours for the pixel values of a TIFF, or None if the values need no such table.
 
-    The colours are uint8 [values, 3], or uint8 [values, 1] for grey, and equal the colours that Pillow shows.
+    The colours are uint8 [values, 3], or uint8 [values, 1] for grey, and equal the colours that Pillow shows. Grey
+    tables are for pixels of less than 8 bits, and for pixels of up to 8 bits with 0 as white.
     """
     bits = page.bitspersample
     if not isinstance(bits, int) or bits > 16 or page.dtype is None or np.dtype(page.dtype).kind not in "bu":

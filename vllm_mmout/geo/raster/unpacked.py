@@ -26,18 +26,20 @@ class Unpacking:
     scale: float = 1.0
     offset: float = 0.0
     shift: int = 0
-    """Integer that is added to integer pixels. The dtype stays, so sums are clipped to between 0 and its maximum."""
+    """Integer that is added to integer pixels. Sums below 0 become 0, and sums too large for the dtype become its
+    maximum."""
 
     @property
     def to_floats(self) -> bool:
-        """Whether the converted values of the band are floating-point numbers: True if scale or offset is applied."""
+        """Whether this conversion results in floating-point numbers, because it applies a scale or an offset."""
         return (self.scale, self.offset) != (1.0, 0.0)
 
     @classmethod
     def of(cls, packing: Packing, *, by_file: bool) -> Unpacking:
-        """Return the conversion of a band's stored numbers to measured values, as ``packing`` states it.
+        """Create the conversion of a band's stored numbers to measured values from the band's ``packing``.
 
-        It uses scale and offset if ``by_file`` is set or ``packing`` applies them by default, else the integer shift.
+        The conversion uses scale and offset if ``by_file`` is set or ``packing`` applies them by default, else the
+        integer shift.
         """
         if by_file or packing.applied:
             return cls(packing.scale, packing.offset)
@@ -57,7 +59,7 @@ class Unpacking:
 
 
 class OpenUnpacked(OpenView):
-    """Open raster that applies scale and offset to another open raster while it is read. Closing it closes both.
+    """View of an open raster that converts pixels by scale and offset. Closing the view also closes that raster.
 
     Nodata is compared with the stored numbers: ``nodata`` is None, and the mask marks the valid pixels.
     """

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Limit in bytes on the window arrays that are in memory together because they need the same strip or tile. Beyond this
-limit, the strip or tile is decoded again for the later arrays."""
+"""Largest total size, in bytes, of the consecutive window arrays (`Block`) that share one decoding of a strip or tile.
+For the arrays after that, the strip or tile is decoded again."""
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
 """Function like `numpy.empty`: takes a shape and a dtype, returns an uninitialized array."""
@@ -60,7 +60,7 @@ class Run:
     count: int
     """Number of windows in this `Run` of evenly spaced windows."""
     block_index: int
-    """Index of the `Block` that receives the pixels of this run's windows. A block is one array for several windows."""
+    """Index of the `Block` (array for several windows) that receives the pixels of all windows in this `Run`."""
     window: Window
     """First window of the run."""
     col_step: int
@@ -72,7 +72,10 @@ class Run:
         return self.window.col + (self.count - 1) * self.col_step + self.window.width
 
     def column_ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield the (first, end) column ranges that the windows cover. Windows without gaps share one range."""
+        """Yield the ranges of columns that the windows of this `Run` cover, as pairs (first, end), end exclusive.
+
+        If the windows touch or overlap, a single range covers all of them.
+        """
         col, width = self.window.col, self.window.width
         if self.col_step <= width:
             yield col, self.end
@@ -202,11 +205,11 @@ class Blocks:
         """Start of each run of evenly spaced windows, int64 [runs, 3]: its block index, first row and first column."""
         edges = [(run.block_index + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """End (exclusive) of each run of evenly spaced windows, int64 [runs, 3]: block index + 1, end row and end
-        column."""
+        """End of each run of evenly spaced windows, int64 [runs, 3]: the index after its block, the row after its last
+        row, and the column after its last column."""
         self.ends = self._all_ends()
-        """Index, for each block of windows, of the first later block that does not reuse the strips or tiles decoded
-        for this block. The later block decodes them again."""
+        """Index, for each block of windows, of the first later block that decodes the same strips or tiles again. The
+        blocks before that index share the decoded pixels."""
 
     def __len__(self) -> int:
         return self._number
@@ -255,9 +258,9 @@ class Blocks:
 
 
 def _evenly_spaced(pixels: NDArray[Any], start: int, width: int, step: int, count: int) -> NDArray[Any]:
-    """Return a view [count, bands, rows, width] of ``count`` parts of pixels [rows, columns, bands].
+    """Return evenly spaced column ranges of ``pixels`` [rows, columns, bands] as a view [count, bands, rows, width].
 
-    The first part begins at the column ``start``, and each of the others ``step`` columns after the one before.
+    The first range begins at the column ``start``. Each further range begins ``step`` columns after the previous range.
     """
     rows, _, bands = pixels.shape
     if step == width:  # a reshape takes less time

@@ -42,15 +42,15 @@ class OpenRaster(RasterFacts, ABC):
     block: tuple[int, int]
     """Height and width in pixels of the file's internal blocks (tiles or strips), which are decoded as a whole."""
     block_bytes: int
-    """Decoded size, in bytes, of one of the file's tiles or strips with all bands."""
+    """Decoded size, in bytes, of one internal block (tile or strip) of the file, all bands together."""
     images: int = 1
     """Number of images in the file that have the raster's size. Only the first image is read."""
     palette: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """Display colour of each pixel value of a single-band raster: uint8 [values, 3] for RGB, or [values, 1] for grey
-    (pixels of less than 8 bits, or with 0 as white). None if pixel values are shown unchanged."""
+    """Display colour of each pixel value of a single-band raster: uint8 [values, 3] for RGB, or uint8 [values, 1] for
+    grey. None if the pixel values are displayed unchanged."""
 
     interleaved: bool = False
-    """True if the bands of a pixel are stored side by side, so that arrays with bands last are filled fastest."""
+    """True if the file stores the bands of a pixel side by side, so that reading into such arrays is fastest."""
 
     closed = False
     """Whether ``close()`` was called."""
@@ -66,7 +66,7 @@ class OpenRaster(RasterFacts, ABC):
             )
 
     def told(self, **facts: Any) -> Self:
-        """Set fields of this raster to the given keyword arguments, such as ``nodata=0``, and return this raster."""
+        """Set fields of this raster to facts that the caller knows, such as ``nodata=0``, and return this raster."""
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         return self
@@ -79,10 +79,10 @@ class OpenRaster(RasterFacts, ABC):
     @property
     @abstractmethod
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment (strip or tile) of the file was decoded. Segments of its mask count too."""
+        """Array of decode counts, int64 [n]: how often each strip or tile of the file, mask included, was decoded."""
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """Return the raster that holds each of ``bands`` (numbered from 1): this raster, or a file of a stack."""
+        """Return a list of rasters: for each band number (from 1) in ``bands``, the raster that holds the band."""
         return [self] * len(bands)
 
     def places(self, bands: Sequence[int | str]) -> list[int]:
@@ -182,7 +182,7 @@ class OpenRaster(RasterFacts, ABC):
         return None if bands is None else self.places(bands)
 
     def _masked(self, places: Sequence[int] | None) -> bool:
-        """Return whether the alpha band is used as the mask. It is read as data if ``places`` selects it."""
+        """Return whether to read the file's mask. Return False if ``places`` selects the alpha band as data."""
         return places is None or self.alpha is None or self.alpha - 1 not in places
 
     def _rasters(self, windows: Sequence[Window], places: list[int] | None) -> Generator[Raster, None, None]:
@@ -205,7 +205,7 @@ class OpenRaster(RasterFacts, ABC):
         """Yield the pixels [bands, height, width] of each window, and its mask [height, width] or None."""
 
     def _tiles(self, windows: Sequence[Window], places: Sequence[int], slots: Slots, *, masked: bool) -> Tiles:
-        """Yield pixels [windows, bands, height, width] and a list of masks for ``slots.count`` windows at a time."""
+        """Yield pairs: pixels [windows, bands, height, width], and a list with the mask (or None) of each window."""
         with closing(self._arrays(windows, places, masked=masked)) as arrays:
             for first in range(0, len(windows), slots.count):
                 together = windows[first : first + slots.count]
@@ -240,7 +240,7 @@ class OpenRaster(RasterFacts, ABC):
 
 
 class OpenView(OpenRaster):
-    """Base class of views, which compute their pixels from another raster. Closing a view closes both."""
+    """Base class of views, which compute their pixels from another raster. Closing a view also closes that raster."""
 
     def __init__(self, raster: OpenRaster, **facts: Any) -> None:
         super().__init__(**facts)
@@ -248,7 +248,7 @@ class OpenView(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times each segment (strip or tile) of the file was decoded."""
+        """Array of decode counts, int64 [n]: how often each strip or tile of the viewed raster was decoded."""
         return self._raster.decoded
 
     def close(self) -> None:
@@ -275,7 +275,7 @@ class OpenArray(OpenRaster):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Empty array, int64 [0], because pixels in memory are not decoded from strips or tiles."""
+        """Array of decode counts, which is empty (int64 [0]) because pixels in memory are not decoded."""
         return np.zeros(0, np.int64)
 
     def close(self) -> None:

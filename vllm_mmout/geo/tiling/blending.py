@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _AT_ONCE = 2**18
-"""Maximum number of pixel values that are averaged at a time, which bounds the memory. Larger arrays are averaged band
-by band."""
+"""Number of pixel values that are averaged at a time, to limit the memory. Larger arrays are averaged a few bands at a
+time."""
 
 Blend: TypeAlias = Literal["cosine", "linear", "none"]
 """Shape of the transition between overlapping tiles: a cosine ramp, a linear ramp, or a hard edge ("none")."""
@@ -56,9 +56,10 @@ def axis_weights(starts: Sequence[int], tile: int, size: int, blend: Blend) -> l
 
 
 def _rising(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDArray[np.float64]:
-    """Return a tile's blending weights at ``pixels`` along an axis. The previous tile overlaps it in ``start:end``.
+    """Return the blending weights of a tile at ``pixels`` along an axis. The weights rise towards the tile's middle.
 
-    The weights rise from 0 to 1 in the middle half of the overlap.
+    The previous tile overlaps the pixels from ``start`` to ``end``. The weights rise from 0 to 1 in the middle half of
+    the overlap.
     """
     if blend == "none" or start >= end:
         return (pixels >= (start + end) // 2).astype(np.float64)
@@ -67,9 +68,10 @@ def _rising(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDA
 
 
 def _falling(pixels: NDArray[np.int_], start: int, end: int, blend: Blend) -> NDArray[np.float64]:
-    """Return a tile's blending weights at ``pixels`` along an axis, where the next tile overlaps it at ``start:end``.
+    """Return the blending weights of a tile at ``pixels`` along an axis. The weights fall towards the tile's end.
 
-    The weights fall from 1 to 0, and mirror the weights of `_rising` bit for bit.
+    The next tile overlaps the pixels from ``start`` to ``end``. The weights fall from 1 to 0, and mirror the weights of
+    `_rising` bit for bit.
     """
     if blend == "none":
         return 1.0 - _rising(pixels, start, end, blend)
@@ -85,9 +87,9 @@ class Contribution:
     values: NDArray[Any]
     """Floating-point pixel values [bands, height, width]."""
     weight: NDArray[np.float64]
-    """Positive blending weights [height, width]. The weights of all tiles that overlap the rectangle sum to 1."""
+    """Positive blending weight of each pixel, [height, width]. The weights of all overlapping tiles sum to 1."""
     valid: NDArray[np.bool_] | None = None
-    """Mask [height, width], False at pixels without an observation. None if all pixels are valid."""
+    """Mask [height, width], False at pixels without an observation. None if all pixels have an observation."""
 
 
 def averaged(contributions: Sequence[Contribution], nodata: float | None) -> NDArray[Any]:
@@ -131,7 +133,7 @@ def _mean(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]])
 
 
 def _clipped_mean(parts: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[np.float64]:
-    """Return the weighted mean at each pixel, clipped to the minimum and maximum of the averaged values.
+    """Return the weighted mean of overlapping tiles at each pixel, clipped to the range of the tiles' values.
 
     Each part has the values for the sum, for the minimum and for the maximum, and the weights. The three arrays of
     values differ only where a value is unknown.

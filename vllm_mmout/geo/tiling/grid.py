@@ -1,4 +1,4 @@
-"""Compute the positions of the tiles of a scene, and where the model's outputs for them belong in the result."""
+"""Compute the positions of the tiles of a scene, and where the model's output for each tile belongs in the result."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class TileGrid:
     tile_width: int | None = None
     """Width of a tile in pixels. If None, tiles are square."""
     patch: int = 1
-    """Side in pixels of a patch, which is one pixel of the result. Tiles begin at multiples of it. A patch at the lower
-    or right edge may reach beyond the scene."""
+    """Side in pixels of a square patch. The model makes one output pixel for each patch. 1 for a model without patches.
+
+    Tiles begin at multiples of this side. Patches at the lower or right edge may reach beyond the scene."""
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:
@@ -115,9 +116,7 @@ class TileGrid:
         return height - window.height, width - window.width
 
     def groups(self, columns: int) -> Iterator[list[int]]:
-        """Yield the tile indices in the order for reading, in groups of ``columns`` neighbouring columns of tiles.
-
-        A group lists its tiles row by row.
+        """Yield groups of tile indices in reading order. Each group lists the tiles of adjacent columns row by row.
 
         Args:
             columns: number of columns of tiles in a group. The last group may have fewer.
@@ -173,11 +172,11 @@ class Axis:
     """Consecutive intervals of rows (or columns) that divide the result along this axis. All pixels of an interval are
     covered by the same tiles."""
     spans: tuple[range, ...]
-    """One range for each tile: the indices in ``intervals`` where the tile's blending weight is positive."""
+    """Range of interval indices for each tile. The tile has a positive blending weight in these intervals."""
     covers: tuple[int, ...]
-    """Number of tiles that have a positive blending weight in each of the ``intervals``."""
+    """Number of tiles that have a positive blending weight in each interval of the axis."""
     weights: tuple[NDArray[np.float64], ...]
-    """Blending weights along this axis, one array per tile with a weight for each of its pixels."""
+    """Blending weights along this axis: for each tile, an array with one weight per row (or column) of the tile."""
 
     @classmethod
     def cut(cls, starts: Sequence[int], tile: int, size: int, blend: Blend) -> Axis:
@@ -200,19 +199,24 @@ class Axis:
         return cls(tuple(starts), tuple(slice(*cut) for cut in pairwise(cuts)), spans, tuple(covers), tuple(weights))
 
     def within(self, tile: int, interval: int) -> slice:
-        """Return the pixels of a tile in an interval of the axis, as a slice counted from the tile's first pixel."""
+        """Return the part of a tile within an interval of the axis, as a slice.
+
+        The slice counts from the tile's first pixel.
+        """
         pixels, start = self.intervals[interval], self.starts[tile]
         return slice(pixels.start - start, pixels.stop - start)
 
 
 Cell: TypeAlias = tuple[int, int]
-"""Rectangle of the result whose pixels all belong to the same tiles: (index of an interval of rows, index of an
-interval of columns)."""
+"""Rectangle of the result where the same tiles overlap: (index of its row interval, index of its column interval)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Layout of the result: where each tile's output belongs. The result may be larger or smaller than the scene."""
+    """Layout of the result raster: where the model's output for each tile belongs.
+
+    The result may have more or fewer pixels than the scene.
+    """
 
     grid: TileGrid
     output_size: tuple[int, int]
@@ -224,7 +228,7 @@ class Plan:
 
     @classmethod
     def make(cls, grid: TileGrid, got: tuple[int, int], blend: Blend) -> Plan:
-        """Compute where the outputs of all tiles belong in the result. ``got`` is the size of a single output.
+        """Make the plan: compute where the output of each tile belongs in the result.
 
         ``got`` is the (height, width) of a tile's output, padding included. Raise DecodeError if a tile would not begin
         and end at whole pixels of the result, or if the output does not have one pixel for each patch of the grid.
@@ -283,6 +287,6 @@ class Plan:
         return np.multiply.outer(self.rows.weights[row][rows], self.cols.weights[col][cols])
 
     def visible(self, index: int) -> tuple[int, int]:
-        """Return the (height, width) of a tile's output without its padding beyond the edge of the result."""
+        """Return the (height, width) of the visible part of a tile's output. Padding beyond the result is invisible."""
         row, col = divmod(index, len(self.grid.cols))
         return len(self.rows.weights[row]), len(self.cols.weights[col])

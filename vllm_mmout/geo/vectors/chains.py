@@ -13,21 +13,21 @@ class Chains:
     """Linked lists of array indices, some of them rings. `order` stores one list after the other."""
 
     order: NDArray[np.int32]
-    """Array indices of the elements of all linked lists, one list after the other, each from its first element to its
+    """Elements of all linked lists, as array indices. The lists follow one another, each from its first element to its
     last."""
     starts: NDArray[np.int64]
     """Start of each list in `order`, the array with the elements of all lists. The last item is the number of elements.
     """
     closed: NDArray[np.bool_]
-    """True for each list that is a ring: its first element follows its last."""
+    """True for each linked list that is a ring. In a ring, the first element follows the last element."""
     chain: NDArray[np.int32]
-    """Index of the linked list that contains each element."""
+    """Index of the linked list that each element belongs to."""
 
 
 def in_order(following: NDArray[np.int32]) -> Chains:
-    """Find all linked lists by pointer jumping (Wyllie 1979), given the index of the element after each element.
+    """Put the elements of linked lists in order. ``following[i]`` is the index of the element after element i.
 
-    ``following`` is the index of the element after each element, and the element itself at the end of an open chain.
+    At the end of an open list, ``following[i]`` is i. The method is pointer jumping (Wyllie 1979).
     """
     count = len(following)
     elements = np.arange(count, dtype=np.int32)
@@ -57,9 +57,10 @@ def in_order(following: NDArray[np.int32]) -> Chains:
 
 
 def connected(count: int, sources: NDArray[np.intp], targets: NDArray[np.intp]) -> tuple[int, NDArray[np.intp]]:
-    """Return the number of connected components of a graph, and the component of each of its ``count`` nodes.
+    """Find the connected components of a graph. Return their number, and the component index of each node.
 
-    Edge i connects node ``sources[i]`` with node ``targets[i]``. The direction does not matter.
+    The graph has ``count`` nodes. Edge i connects node ``sources[i]`` with node ``targets[i]``. The direction does not
+    matter.
     """
     parent = np.arange(count)
     while True:

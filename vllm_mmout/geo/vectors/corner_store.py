@@ -15,7 +15,7 @@ from vllm_mmout.errors import SaveError
 _CHUNK = 2**15
 """Number of polygon corners that are moved to the temporary file at a time."""
 _BYTES = 8
-"""Bytes of a polygon corner (two int32)."""
+"""Size of a stored polygon corner in bytes (two int32 numbers)."""
 
 
 class WaitingCorners:
@@ -31,11 +31,11 @@ class WaitingCorners:
         self._file: IO[bytes] | None = None
         self._end = 0
         self._unread: dict[int, int] = {}
-        """Number of polygon corners of each chunk that were not taken yet, by chunk index. A chunk that is still being
-        filled counts as full, so that it is not dropped too early."""
+        """Number of polygon corners that each chunk still holds, by chunk index. A chunk that is still being filled
+        counts as full."""
         self._memory: dict[int, NDArray[np.int32]] = {}
         self._file_positions: dict[int, int] = {}
-        """Chunk index -> position of the chunk in the temporary file, counted in chunks."""
+        """Position of each chunk in the temporary file, by chunk index. Positions are counted in chunks."""
         self._free: list[int] = []
 
     def __enter__(self) -> Self:
@@ -123,7 +123,8 @@ class BorderSegments:
     def __init__(self, waiting: WaitingCorners) -> None:
         self._waiting = waiting
         self._table = np.zeros((256, 3), np.int64)
-        """Row i describes segment i: next segment (-1 if unknown), address of the first corner, number of corners."""
+        """Table with a row for each border segment. The columns are the index of the next segment (-1 if unknown), the
+        address of the first corner, and the number of corners."""
         self._free = np.arange(256)[::-1].copy()
         self._unused = 256
 

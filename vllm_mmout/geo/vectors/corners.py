@@ -25,36 +25,38 @@ TOUCH is set if a region may touch itself at the corner, JUNCTION if three or fo
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners on horizontal lines of borders that run east, with their region above: first the kinds where such a
-line begins, then all kinds on such a line, its ends included."""
+"""Kinds of corners on border lines that run east: (kinds at the start of a line, all kinds on a line). The region is
+above such a line."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners on horizontal lines of borders that run west, with their region below: first the kinds where such a
-line begins, then all kinds on such a line, its ends included."""
+"""Kinds of corners on border lines that run west: (kinds at the start of a line, all kinds on a line). The region is
+below such a line."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
 
 _PixelCorners: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
-"""Row and column of each of several pixel corners, as two arrays."""
+"""Positions of pixel corners, as an array of rows and an array of columns."""
 _Sides: TypeAlias = tuple[NDArray[np.bool_], ...]
-"""Four masks of pixel corners, True where a border runs above, below, to the left, or to the right."""
+"""Four masks of pixel corners: whether a border runs from the corner up, down, to the left, and to the right."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verticals:
-    """Table of the vertical lines on the left (or right) borders of regions, sorted by column and row.
+    """Table of vertical border lines, sorted by column and row.
 
-    The lines end at elements of `LinkedElements`, which are pieces of borders.
+    `LinkedElements` has a table for the left edges of regions, and a table for the right edges. The lines end at border
+    pieces of `LinkedElements`.
     """
 
     upper: NDArray[np.int32]
-    """Piece of border at the upper end of each vertical line, as an index into `LinkedElements`."""
+    """Index of the border piece at the upper end of each vertical line. `LinkedElements` describes the pieces."""
     lower: NDArray[np.int32]
-    """Piece of border at the lower end of each vertical line, as an index into `LinkedElements`."""
+    """Index of the border piece at the lower end of each vertical line. `LinkedElements` describes the pieces."""
     key: NDArray[np.int64]
-    """Sort key of each vertical line: column and upper row in a single integer."""
+    """Sort key of each vertical line. A key combines the line's column and upper row in a single integer."""
     top: NDArray[np.int32]
-    """Upper row of each vertical line, counted from the first traced row. -1 if the line begins above that row."""
+    """Row of the upper end of each vertical line, counted from the top of the traced strip of rows. -1 if the line
+    begins above the strip."""
 
     height: int
     """Number of raster rows that are traced together."""
@@ -82,20 +84,16 @@ class LinkedElements:
     starts: NDArray[np.int64]
     """Index in ``vertices`` of each horizontal line's first corner. The last entry is the number of corners."""
     following: NDArray[np.int32]
-    """Index of the next piece on the same border, for each piece of border. Where a border continues below the traced
-    rows, its last piece has its own index."""
+    """Index of the next piece of the same border, for each border piece. The last piece of a border that continues
+    below the strip has its own index here."""
     ports_up: NDArray[np.int32]
-    """Columns where a border goes up across the lower edge of the traced raster rows. Borders run with their region on
-    the left."""
+    """Columns where borders enter the strip of raster rows, going up across the lower edge of the strip."""
     ports_down: NDArray[np.int32]
-    """Columns where a border goes down across the lower edge of the traced raster rows. Borders run with their region
-    on the left."""
+    """Columns where borders leave the strip of raster rows, going down across the lower edge of the strip."""
     left: Verticals
-    """Table of the vertical border lines at the left edges of regions. A border is followed with its region on the
-    left-hand side, so it goes down along these lines."""
+    """Table of the vertical border lines at the left edges of regions. Borders run down along these lines."""
     right: Verticals
-    """Table of the vertical border lines at the right edges of regions. A border is followed with its region on the
-    left-hand side, so it goes up along these lines."""
+    """Table of the vertical border lines at the right edges of regions. Borders run up along these lines."""
 
 
 def link(
@@ -151,7 +149,10 @@ def link(
 
 
 def _lattice_points(labels: NDArray[np.int32]) -> tuple[_PixelCorners, _Sides]:
-    """Return the pixel corners where vertical and horizontal borders meet, and which sides have a border."""
+    """Find the pixel corners where vertical and horizontal borders meet.
+
+    Return the positions of these corners, and masks that tell on which sides of a corner a border runs.
+    """
     upright = labels[:, 1:] != labels[:, :-1]
     flat = labels[1:] != labels[:-1]
     above, below, left, right = upright[:-1], upright[1:], flat[:, :-1], flat[:, 1:]
@@ -189,7 +190,7 @@ def _kinds(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, *, junct
 
 
 def _flags(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, ends: tuple[int, int]) -> NDArray[np.intp]:
-    """Return the bit flags of each pixel corner, `TOUCH` and `JUNCTION`, as an array of integers.
+    """Return the bit flags `TOUCH` and `JUNCTION` of each pixel corner, as an array of integers.
 
     TOUCH is set where two pixels of equal class meet only at the corner, so that their region may touch itself.
     JUNCTION is set where at least three borders meet, and at the corners of the raster. ``ends`` are the raster's upper
@@ -206,9 +207,9 @@ def _flags(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, ends: tu
 
 
 def _horizontal_lines(kind: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Group border corners into the horizontal lines of borders. ``kind`` is the type of each corner.
+    """Group border corners into horizontal lines. ``kind[i]`` is the kind of corner i, such as a left turn.
 
-    The type, such as a left turn, tells where a line begins. Return the indices of the corners, with the corners of a
+    The kind tells whether a line begins at the corner. Return the indices of the corners, with the corners of a
     line in succession, and the position in this array at which each line begins. Corners of kind NORTH or SOUTH are
     lines of a single corner.
     """
@@ -228,7 +229,7 @@ def _ports(last: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32
 
 
 def _verticals(elements: NDArray[np.int32], cols: NDArray[np.intp], rows: NDArray[np.intp], height: int) -> Verticals:
-    """Build the table of vertical border lines. ``cols`` and ``rows`` are the positions of their ends.
+    """Build the table of vertical border lines. ``cols`` and ``rows`` are the positions of the ends of all lines.
 
     The ends must be sorted by row: upper and lower ends then alternate in each column. ``elements`` are the border
     pieces that the lines end at.

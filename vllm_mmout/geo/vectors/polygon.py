@@ -26,23 +26,23 @@ class Polygons:
     pixels: NDArray[np.int64]
     """Number of pixels in each whole polygon, even if some of its rings are in another batch."""
     areas: NDArray[np.float64]
-    """Area of each whole polygon, even if some of its rings are in another batch. It is the sum of its pixels'
-    areas."""
+    """Area of each whole polygon, even if some of its rings are in another batch. The areas of the polygon's pixels
+    are summed."""
     rings: NDArray[np.int64]
     """Number of rings of each polygon in this batch."""
     counts: NDArray[np.int64]
     """Number of corners of each ring. A polygon's first ring is its exterior and runs counterclockwise as seen on a
     screen. The others are holes and run clockwise."""
     vertices: NDArray[np.int32]
-    """Column and row of all corners, int32 [n, 2], ring by ring. The two lowest bits of a column are flags, not part of
-    it."""
+    """Column and row of each corner, int32 [n, 2], ring by ring. The two lowest bits of the column hold flags, which
+    `without_flags` removes."""
     continued: bool
-    """True if the first polygon began in the previous batch, which holds its other rings."""
+    """True if the first polygon of this batch has other rings in the previous batch."""
     continues: bool
-    """True if the last polygon has more rings in the next batch."""
+    """True if the last polygon of this batch has more rings in the next batch."""
 
     def facts(self) -> Iterator[tuple[int, int, float, int]]:
-        """Iterate over the polygons of this batch, as (class, number of pixels, area, number of rings).
+        """Yield (class, number of pixels, area, number of rings) for each polygon in this batch.
 
         Pixels and area are totals of the whole polygon. Rings in other batches are not counted.
         """
@@ -67,11 +67,11 @@ class OpenBorders(_Columns):
     """Table of the polygon borders that are not closed yet, since they continue below the rows traced so far."""
 
     heads: NDArray[np.int32]
-    """Column where each border comes up from rows that are not traced yet. The traced part of the border begins
-    there."""
+    """Column where each border enters the traced rows from below. The traced part of the border begins in this
+    column."""
     tails: NDArray[np.int32]
-    """Column where each border goes down into rows that are not traced yet. The traced part of the border ends
-    there."""
+    """Column where each border leaves the traced rows, going down. The traced part of the border ends in this
+    column."""
     first: NDArray[np.intp]
     """Identifier of each border's first segment in `BorderSegments`, the store of border segments."""
     last: NDArray[np.intp]
@@ -99,20 +99,20 @@ class Rings(_Columns):
     region: NDArray[np.intp]
     """Index of the region that each ring belongs to."""
     address: NDArray[np.int64]
-    """Position of each ring's first corner in the store `WaitingCorners`. For a ring whose corners are not stored yet,
-    -1 - i, where i is the index of its first corner in the array of new corners."""
+    """Position of each ring's first corner in the store `WaitingCorners`. A negative value, -1 - i, means that the
+    corner is not stored yet: it is item i of the array of new corners."""
     count: NDArray[np.int64]
     """Number of corners of each ring."""
     hole: NDArray[np.bool_]
-    """True for rings around a hole, False for exteriors."""
+    """True for each ring around a hole, False for each exterior ring."""
 
     def with_regions(self, region: NDArray[np.intp]) -> Rings:
-        """Return a copy of the table with new region indices: ``region[i]`` replaces ``i``."""
+        """Return a copy of this table with renumbered regions. ``region[i]`` is the new index of region i."""
         return replace(self, region=region[self.region])
 
 
 def doubled_areas(vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return twice the signed area of each ring in pixels, positive for rings counterclockwise as seen on a screen."""
+    """Return twice the area of each ring in pixels. The area is negative if the ring is clockwise on a screen."""
     if not len(counts):
         return np.zeros(0, np.int64)
     ends = np.cumsum(counts)
@@ -125,10 +125,10 @@ def doubled_areas(vertices: NDArray[np.int32], counts: NDArray[np.int64]) -> NDA
 def simple_rings(
     vertices: NDArray[np.int32], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.intp]]:
-    """Split rings that pass through a point twice into rings that touch there, as Simple Features requires.
+    """Split each ring that passes twice through a point into several rings that touch at this point.
 
-    The region is on two opposite sides of such a point, and the outside is between the two passes of the ring.
-    Therefore the parts never cross, they nest.
+    The standard Simple Features requires such rings. The region is on two opposite sides of the point, and the outside
+    is between the two passes of the ring. Therefore the parts never cross, they nest.
 
     Returns:
         Vertices and counts of the new rings, and for each the index of the original ring.
@@ -233,9 +233,9 @@ class Lattice:
     def text(
         self, rows: NDArray[np.int32], begins: NDArray[np.uint8], ends: NDArray[np.bool_]
     ) -> tuple[bytes, NDArray[np.int64]]:
-        """Return polygon corners as the text of GeoJSON coordinates, and each corner's offset in the text.
+        """Format polygon corners as GeoJSON coordinates. Return the text, and the offset of each corner in the text.
 
-        The second result is the offset in the text at which each corner begins, followed by the length of the text.
+        The length of the text follows the offsets of the corners.
         ``begins`` is 1 for the first corner of a polygon's first ring, 2 for the first corner of another ring, else 0.
         ``ends`` is True for the last corner of a ring.
         """
@@ -265,6 +265,9 @@ class Lattice:
 
 
 def _texts(numbers: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Return the shortest text that parses back to each number, as uint8 [n, longest], padded with zero bytes."""
+    """Format each number as the shortest text that parses to the same number.
+
+    Return the texts as uint8 [n, longest], padded with zero bytes.
+    """
     texts = np.array([repr(number).removesuffix(".0") for number in numbers.tolist()], np.bytes_)
     return texts.view(np.uint8).reshape(len(numbers), -1)

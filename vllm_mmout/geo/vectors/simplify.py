@@ -18,7 +18,7 @@ from vllm_mmout.geo.vectors.polygon import Polygons, doubled_areas, without_flag
 
 
 def simplified(polygons: Polygons, tolerance: float) -> Polygons:
-    """Remove corners that are within ``tolerance`` pixels of the simplified border.
+    """Simplify the borders of polygons by removing corners. Borders move by at most ``tolerance`` pixels.
 
     Junctions and the corners of the raster are kept. A border that is not straight also keeps the corner farthest from
     the line between its ends. A ring that would lose its area or reverse its direction is not simplified, so
@@ -58,10 +58,10 @@ def simplified(polygons: Polygons, tolerance: float) -> Polygons:
 def _anchors(
     vertices: NDArray[np.int32], corners: NDArray[np.int32], starts: NDArray[np.int64], ring: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Return a mask of the corners where each ring is split into lines. Each line is simplified separately.
+    """Return a mask of the anchors, the corners that split each ring into lines. Each line is simplified separately.
 
-    These are the junctions. A ring with a single junction is also split at the corner farthest from it. A ring without
-    junctions is split at its first corner in row-column order and at the corner farthest from that.
+    Anchors are the junctions. A ring with a single junction is also split at the corner farthest from it. A ring
+    without junctions is split at its first corner in row-column order and at the corner farthest from that.
     """
     anchors = (vertices[:, 0] & JUNCTION) > 0
     key = corners[:, 1].astype(np.int64) << 32 | corners[:, 0]
@@ -84,9 +84,10 @@ def _keep(
     tolerance: float,
     kept: NDArray[np.bool_],
 ) -> None:
-    """Simplify lines by Douglas & Peucker (1973), and set ``kept`` to True for the points that remain.
+    """Simplify lines, and set ``kept[i]`` to True for each point i that remains.
 
-    Border i consists of the points from ``first[i]`` to ``last[i]``, both included.
+    The algorithm is from Douglas & Peucker (1973). Line i consists of the points from ``first[i]`` to ``last[i]``, both
+    included.
     """
     counts = last - first + 1
     places = ranges(first, counts)

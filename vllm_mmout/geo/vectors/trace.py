@@ -1,4 +1,4 @@
-"""Trace the polygons of a class raster, a band of rows at a time."""
+"""Trace the polygons of a class raster, a strip of rows at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vllm_mmout.geo.vectors.simplify import simplified
 BLOCK = 2**17
 """Approximate number of corners in a batch of polygons."""
 BAND = 2**20
-"""Number of pixels that are traced at a time. It limits the memory, since a pixel may need about 60 bytes."""
+"""Number of pixels that are traced at a time, to limit the memory. Tracing may need about 60 bytes per pixel."""
 BUDGET = 2**25
 """Bytes of memory for the corners of unfinished polygons. A temporary file holds the rest."""
 
@@ -84,7 +84,9 @@ class Tracer:
         self._rings = Rings(empty64, empty64, empty64, np.zeros(0, np.bool_))
 
     def add(self, labels: NDArray[np.int32], areas: NDArray[np.float64] | None = None) -> Iterator[Polygons]:
-        """Trace the next rows, and yield the polygons that end in them. Classes below 0 belong to no region.
+        """Trace the next raster rows, and yield the polygons that end in these rows.
+
+        ``labels`` [rows, columns] are the classes of the pixels. Pixels of classes below 0 belong to no polygon.
 
         Consume the iterator completely before adding more rows.
         """
@@ -109,7 +111,7 @@ class Tracer:
         yield from self._polygons(regions.select(ended), done.with_regions(np.cumsum(ended) - 1), vertices)
 
     def _pad_labels(self, labels: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Pad ``labels`` with -1 on both sides, and above with the last row that was traced before.
+        """Pad the labels of new rows: on the left and right with -1, and above with the previous raster row.
 
         If ``labels`` end with the raster's last row, a row of -1 is added below.
         """
@@ -123,7 +125,7 @@ class Tracer:
     def _join_borders(
         self, band: NDArray[np.int32], linked: LinkedElements, chains: Chains, areas: NDArray[np.float64] | None
     ) -> tuple[NDArray[np.intp], Regions]:
-        """Group the borders in ``chains`` by the region that they belong to, after the rows in ``band`` were added.
+        """Join the borders in ``chains`` that belong to the same region. ``band`` holds the labels of the new rows.
 
         Return the region index of each border in ``chains``, and the table of the regions. Regions of earlier rows get
         new indices, which also replace the old indices in ``self._rings``.
@@ -159,7 +161,7 @@ class Tracer:
     def _close_rings(
         self, linked: LinkedElements, chains: Chains, region: NDArray[np.intp]
     ) -> tuple[NDArray[np.int32], Rings]:
-        """Split the borders in ``chains`` into closed rings and unfinished borders. Keep the latter for later rows.
+        """Find the borders in ``chains`` that are closed rings now. Keep the unfinished borders for later rows.
 
         Return the corners of all rings that were closed by the rows just added, and the table of these rings.
         """
@@ -191,7 +193,7 @@ class Tracer:
         alone: NDArray[np.bool_],
         vertices: NDArray[np.int32],
     ) -> tuple[list[NDArray[np.int32]], list[int]]:
-        """Extend the unfinished borders of earlier rows by the corners that the new rows add.
+        """Add the corners of the new rows to the unfinished borders of earlier rows.
 
         Return the corners of each border that is closed now, and the index of each of these borders in ``chains``.
         Borders marked in ``alone`` are skipped: they are closed and entirely within the new rows. ``vertices`` are the

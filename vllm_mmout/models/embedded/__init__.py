@@ -1,1 +1,1 @@
-"""Provide a small model and a scene that are part of the package, for trying it without a download."""
+"""Provide a small model and a scene as part of the package, to try the package without a download."""

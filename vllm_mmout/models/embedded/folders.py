@@ -23,7 +23,7 @@ def embedded_model(name: str = "water-index") -> str:
 
 
 _MODEL_FILES = ("config.json", "params.json", "model_index.json")
-"""Names of the files that mark a folder as a model's folder. diffusers writes ``model_index.json``."""
+"""Names of files that identify a model folder. A model of diffusers has a ``model_index.json``."""
 
 
 def found_model(model: str) -> str:

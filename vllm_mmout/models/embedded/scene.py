@@ -15,12 +15,14 @@ from vllm_mmout.errors import OptionError, SaveError
 from vllm_mmout.geo import atomic_file, read_raster
 
 SCENE: Final = Path(__file__).resolve().parent / "scene.tif"
-"""GeoTIFF [6, 512, 512], int16, reflectance times 10000, nodata -9999, EPSG:32632, pixels of 10 m.
+"""Path of the embedded scene, a GeoTIFF [6, 512, 512] of int16.
+
+The values are reflectance times 10000, and nodata is -9999. The pixels are 10 m wide, in EPSG:32632.
 
 ``python scripts/scene_generator`` makes this file and `TRUTH`.
 """
 TRUTH: Final = SCENE.with_name("truth.tif")
-"""Ground truth file of the scene: GeoTIFF [1, 512, 512], uint8, on the same pixel grid as `SCENE`. Each pixel is
+"""Path of the scene's ground truth, a GeoTIFF [1, 512, 512] of uint8 on the pixel grid of `SCENE`. Each pixel is
 `LAND`, `WATER` or `UNOBSERVED`."""
 
 LAND: Final = 0

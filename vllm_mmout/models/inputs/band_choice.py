@@ -34,13 +34,15 @@ class BandList:
     """Indices (from 0) of the bands that are used if the request chooses none. Empty if bands can only be chosen by
     name."""
     by_number: bool = True
-    """True if a request may choose bands by number. False for a folder, whose files have an arbitrary order."""
+    """True if a request may choose bands by number. False for a folder of files, because the order of its bands is
+    arbitrary."""
     keeps_order: bool = False
     """True if the user gave a list of files, which sets the order of the bands."""
     alpha: int | None = None
     """Index (from 0) of the alpha band, or None. It is only set if the input is a single file."""
     alpha_by_tags: bool = False
-    """True if only TIFF tags mark the band as alpha. GDAL tags any fourth uint8 band in this way."""
+    """True if only TIFF tags mark band `alpha` as alpha. The band may hold data, because GDAL sets these tags for any
+    fourth uint8 band."""
 
     def find(self, name: str) -> list[int]:
         """Return the indices of the bands called ``name``. If no band matches, case and leading zeros are ignored."""
@@ -84,7 +86,8 @@ class BandChoice:
     noted: list[str] = field(default_factory=list)
     """Notes for the user about assumptions made in the choice of bands."""
     clouds: list[CloudLayer] = field(default_factory=list)
-    """Bands that mark clouds, one for each date, if the request masks clouds. They are found when files are opened."""
+    """Bands that mark clouds, one for each date. Empty unless the request masks clouds. The list is filled when the
+    input's files are opened."""
     unpack: Callable[[Sequence[Layer], OutputParams], list[Layer]] = unpacked_layers
     """Function that applies scale and offset to the chosen bands."""
 
@@ -97,7 +100,7 @@ class BandChoice:
 
     @property
     def option(self) -> str | None:
-        """Name of the request option that chooses the bands, "bands" or "indices", or None if neither is set."""
+        """Name of the request option that chooses the bands: "bands" or "indices". None if the request sets neither."""
         return None if self.requested is None else "bands" if self.params.indices is None else "indices"
 
     def places(self, bands: BandList, dates: int = 1) -> list[int]:
@@ -127,10 +130,10 @@ class BandChoice:
         return self._in_order(bands, meanings, dates, doubtful=any(by_name))
 
     def _in_order(self, bands: BandList, meanings: Sequence[NameMeanings], dates: int, *, doubtful: bool) -> list[int]:
-        """Return the indices of the bands to use if neither the request nor the band names choose bands.
+        """Choose the bands in the input's order, and return their indices.
 
-        They are taken in the input's order. Raise InputError if the names of bands contradict this order. ``doubtful``
-        is True if names identify the bands for some sensors only.
+        This is done if neither the request nor the band names choose bands. Raise InputError if the names of bands
+        contradict this order. ``doubtful`` is True if names identify the bands for some sensors only.
         """
         places, count = list(bands.defaults), dates * len(self.wanted)
         if bands.alpha is not None and bands.alpha_by_tags and len(places) + 1 == count:
@@ -160,7 +163,7 @@ class BandChoice:
         return places
 
     def _of_one_sensor(self, bands: BandList, same_named: Sequence[Sequence[int]]) -> bool:
-        """Return whether input bands that have the names of the model's bands can come from the model's sensor.
+        """Return whether the input bands ``same_named`` can come from the same sensor as the model's bands.
 
         Equal names are not enough: B5 of Landsat is not B5 of Sentinel-2. For each band of the model, ``same_named``
         holds the indices of the input's bands with its name. Bands of an unknown sensor are accepted.
@@ -170,7 +173,7 @@ class BandChoice:
         return own == {""} or not file_sensors or bool(own & file_sensors)
 
     def _note(self, bands: BandList, meanings: NameMeanings, places: Sequence[int]) -> None:
-        """Add a note for the user about each assumption behind the choice of the bands ``places``."""
+        """Add a note for the user about each assumption that was made to choose the bands ``places``."""
         if meanings.use_colours(places) and list(places) != sorted(places):
             numbers = ", ".join(str(place + 1) for place in places)
             self.noted.append(
@@ -197,7 +200,7 @@ class BandChoice:
         )
 
     def _sensor_error(self, bands: BandList, meanings: Sequence[NameMeanings]) -> InputError:
-        """Return the error for an unknown sensor and band names whose meaning depends on it, such as B5."""
+        """Return the error for band names, such as B5, whose meaning depends on a sensor that is unknown."""
         return InputError(
             f"the names of the bands may be those of {_sensors(meanings)}, which number them differently, and the"
             f" sensor is unknown: {bands.what} has {bands}; model {self.model!r} takes {', '.join(self.wanted)}. Choose"
@@ -263,7 +266,7 @@ def _band_index(band: int | str, bands: BandList) -> int:
 
 
 def _indices_by_meaning(name: str, bands: BandList) -> list[int]:
-    """Return the indices of the bands that ``name`` may mean, or [] if this depends on the sensor, which is unknown."""
+    """Return the indices of the bands that ``name`` may mean. Return [] if its meaning depends on an unknown sensor."""
     index_lists = [reading.matches(0) for reading in possible_meanings((name,), bands.bands)]
     return index_lists[0] if all(places == index_lists[0] for places in index_lists) else []
 

@@ -22,10 +22,11 @@ class InputBand:
     sensor: str | None = None
     """Name of the sensor that took the file's image, as `vllm_mmout.geo.sensor_of` returns it."""
     colour: str | None = None
-    """Colour of the band according to the file's colour interpretation, such as "red". It is used to identify the band
-    only if the band's names are not descriptive, such as "Band 1"."""
+    """Colour interpretation of the band in the file, such as "red". The colour identifies the band only if the band's
+    names say nothing, such as "Band 1"."""
     source: Any = None
-    """File that holds the band: an open file, or a path or description of a file to open when the band is chosen."""
+    """File that holds the band: an open file, a path, or a description. A file that is not open yet is opened when the
+    band is chosen."""
     place: int = 0
     """Index (from 0) of the band in the file."""
     area: float = math.inf
@@ -38,16 +39,16 @@ class InputBand:
 
 @dataclass(frozen=True, slots=True)
 class _BandMeaning:
-    """Possible meanings of a band, such as red or narrow NIR, according to its names."""
+    """Possible meanings of a band, such as red or narrow NIR, according to the band's names or colour."""
 
     common: frozenset[str]
-    """Common names for the band, such as "red", according to its own names. Empty if its own names are not
-    understood."""
+    """Common names that the band may have, such as "red", according to its own names. If its own names say nothing,
+    the file's colour interpretation is used. Empty if the meaning is unknown."""
     keys: frozenset[str]
     """Names of the band, normalized by `band_key` so that different spellings of a name are equal."""
     by_colour: bool = False
-    """True if only the colour interpretation in the file, such as red, tells which band it is. This is so if the band's
-    name is something like "Band 1"."""
+    """True if only the file's colour interpretation, such as red, identifies the band. The band's name is then missing,
+    or not descriptive, such as "Band 1"."""
 
     def fits(self, other: _BandMeaning) -> bool:
         """Return whether this band and ``other`` share a common name such as "red", and so can be the same band.
@@ -65,7 +66,7 @@ class _BandMeaning:
 
 @dataclass(frozen=True, slots=True)
 class NameMeanings:
-    """Meanings that the band names of a model and an input would have if the bands came from certain sensors."""
+    """Meanings of the band names of a model and of an input, if the bands come from the sensors in `sensors`."""
 
     sensors: tuple[str, str]
     """Assumed sensor of the model's bands, and assumed sensor of the input's bands. "" is an unknown sensor."""
@@ -75,9 +76,10 @@ class NameMeanings:
     """Possible meanings of each band of the input, such as red or narrow NIR, in the input's order."""
 
     def match_names(self, dates: int) -> list[int] | None:
-        """Return the input's bands (as indices) that match the model's bands by name, ordered by date, then by band.
+        """Match the model's bands with the input's bands by name. Return the indices of the matching input bands.
 
-        Return None unless each band of the model matches exactly one band of the input per date.
+        The indices are ordered by date, then in the order of the model's bands. Return None unless each band of the
+        model matches exactly one band of the input per date.
         """
         rows = [self._matches(band, dates) for band in self.model_bands]
         if any(len(row) != dates for row in rows):
@@ -103,7 +105,7 @@ class NameMeanings:
         return fitting
 
     def contradicts(self, places: Sequence[int]) -> bool:
-        """Return whether the names of the input's bands show that their order differs from the model's.
+        """Return whether the names of the chosen input bands contradict the order of the model's bands.
 
         ``places`` holds the indices of the input's bands that the model would get, date by date.
         """
@@ -122,15 +124,15 @@ class NameMeanings:
         return False
 
     def nir_mismatches(self, places: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the pairs (model's band, input's band) that match a broad with a narrow near-infrared band.
+        """Return the pairs (model band, input band) of a broad and a narrow near-infrared band.
 
-        Both are indices from 0. ``places`` holds the indices of the input's bands that the model gets.
+        Both bands are indices from 0. ``places`` holds the indices of the input's bands that the model gets.
         """
         pairs = ((number % len(self.model_bands), place) for number, place in enumerate(places))
         return [(number, place) for number, place in pairs if self.model_bands[number].is_near(self.input_bands[place])]
 
     def not_understood(self, places: Sequence[int]) -> list[int]:
-        """Return the indices in ``places`` of the input's bands whose names have an unknown meaning.
+        """Return each index in ``places`` of an input band whose names are not understood.
 
         Bands whose names are equal to those of the model are left out, as are bands without descriptive names.
         """
@@ -149,9 +151,9 @@ class NameMeanings:
 
 
 def possible_meanings(band_names: Sequence[str], bands: Sequence[InputBand]) -> Iterator[NameMeanings]:
-    """Yield the possible meanings of the model's and the input's band names, for each sensor they may come from.
+    """Yield the meanings of all band names, for each possible pair of the model's sensor and the input's sensor.
 
-    Sensors matter because a name such as "B5" means a different band for each of them.
+    Sensors matter because a name such as "B5" means a different band for each sensor.
     """
     model_names = [(name,) for name in band_names]
     input_names = [() if _are_only_numbered(bands) else band.names for band in bands]

@@ -31,7 +31,7 @@ class Opener(Protocol):
         """Open a document of a catalogue, such as a STAC item, at a path or an address. The caller closes it."""
 
     def file(self, address: str) -> Any:
-        """Return the file at ``address`` in a form that can be opened: as its path, its address, or an open file.
+        """Return the file at ``address`` as an object that can be opened: a path, an address, or an open file.
 
         Closing the raster that is opened from the returned object closes the file.
         """
@@ -68,7 +68,7 @@ class CataloguedFile:
     metadata: tuple[tuple[str, str], ...] = ()
     """Metadata items that are copied to the outputs of this input."""
     days: tuple[date, date] | None = None
-    """First and last day of the acquisition."""
+    """First and last acquisition day that the catalogue states for the file, or None."""
     noted: tuple[str, ...] = ()
     """Notes for the user about assumptions made when the catalogue was read."""
 
@@ -111,7 +111,7 @@ class CataloguedFile:
         )
 
     def _checked_bands(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
-        """Return the catalogue's bands. Raise InputError if the file has more or fewer, apart from an alpha band."""
+        """Return the catalogue's bands. Raise InputError if the file has more or fewer bands. Alpha may be left out."""
         count = len(self.bands)
         if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
             return self.bands
@@ -167,7 +167,7 @@ class CataloguedFile:
             ) from error
 
     def _nodata(self, raster: OpenRaster, bands: tuple[StatedBand, ...], noted: list[str]) -> float | None:
-        """Return the nodata value that the catalogue states, if the raster itself has none. Otherwise, return None."""
+        """Return the catalogue's nodata value if the raster itself lacks it. Return None if nothing is added."""
         stated = {str(band.nodata): band.nodata for band in bands if band.nodata is not None}
         if not stated:
             return None
@@ -187,7 +187,7 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Return the bands' scales and offsets, filled in from the catalogue, or () if the catalogue adds nothing."""
+        """Complete the scales and offsets of a raster's bands from the catalogue. Return () if nothing is added."""
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):
@@ -215,7 +215,7 @@ class CataloguedInput:
 
 
 class _NoFiles:
-    """Opener that refuses to open any file that a STAC item names. Used for items whose sender is not trusted."""
+    """Opener that refuses to open any file that a record names. It is used if the record itself is an open file."""
 
     def document(self, address: str) -> BinaryIO:
         """Raise InputError."""
@@ -288,7 +288,7 @@ def _shown(size: tuple[int, int]) -> str:
 
 
 def _same_corners(one: Affine, other: Affine, size: tuple[int, int]) -> bool:
-    """Return whether two transforms place the corners of a raster within 0.01 pixels of each other."""
+    """Return whether two transforms give each corner of a raster the same position, to within 0.01 pixels."""
     pixel = max(abs(number) for number in (other[0], other[1], other[3], other[4]))
     for row, col in ((0, 0), (0, size[1]), (size[0], 0), size):
         x, y = ((t[0] * col + t[1] * row + t[2], t[3] * col + t[4] * row + t[5]) for t in (one, other))

@@ -20,10 +20,10 @@ class InputContext:
     model_config: ModelConfig
     """vLLM's configuration of the model."""
     _loaded: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Cache of the model's ``AutoProcessor``, since it is needed for each picture."""
+    """Cache that keeps the model's ``AutoProcessor`` under the key "processor", so that it is loaded only once."""
 
     def get_hf_config(self, hf_config_type: type | None = None) -> Any:
-        """Return the model's transformers configuration. Raise InputError if it is not a ``hf_config_type``."""
+        """Return the model's transformers configuration. Raise InputError if it is not of type ``hf_config_type``."""
         config = self.model_config.hf_config
         if hf_config_type is not None and not isinstance(config, hf_config_type):
             raise InputError(
@@ -51,7 +51,7 @@ class DummyData(NamedTuple):
     """Largest input of a model. A registered function returns it for vLLM's memory profiling."""
 
     seq_data: Any = None
-    """Dummy prompt, which is ignored because vLLM builds the prompt."""
+    """Dummy prompt. It is ignored, because vLLM builds the prompt itself."""
     multi_modal_data: Any = None
     """Largest input as ``{"image": data}``, in any form that the model accepts."""
     multi_modal_placeholders: Any = None
@@ -78,9 +78,10 @@ def processed(context: InputContext, processor: Callable[..., Any], data: Any) -
 
 
 def tokens_of(context: InputContext, registered: Any, model: str) -> int:
-    """Return the largest number of tokens of a model's input: ``registered``, or its result if it is a function.
+    """Return the maximum number of tokens of one input. ``registered`` is the number, or a function that returns it.
 
-    A function is called with ``context``. Raise RegistrationError if the number is no integer from 0 on.
+    The function is called with ``context``. If ``registered`` is None, return 0. Raise RegistrationError if the number
+    is not an integer, or is negative.
     """
     value = registered(context) if callable(registered) else registered or 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -21,12 +21,11 @@ FIELD: Final = "tensors"
 """Key of vLLM's input format that holds all tensors of a request, as a list."""
 
 _ABSENT = np.empty(0, np.bool_)
-"""Empty array that is sent in place of an argument of ``forward`` that a request leaves out. It cannot be mistaken for
-a real input, because real inputs are never empty."""
+"""Empty array that marks an argument of ``forward`` that a request leaves out. Real inputs are never empty."""
 _IN_ORDER, _BANDS_LAST = 1, 2
 """Layouts of a tensor in shared memory: in the order of its axes, or with axis 1, the bands, as the last axis."""
 _LARGEST_PRODUCT: Final = 2**60
-"""Largest product of the lengths of an empty tensor, so that its strides fit in 64-bit integers."""
+"""Maximum product of the axis lengths of an empty tensor. With larger products, its strides exceed 64-bit integers."""
 
 
 def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1) -> MultiModalInput:
@@ -65,12 +64,15 @@ def as_block_input(
 
 
 def _empty(*numbers: int) -> torch.Tensor:
-    """Return an empty tensor whose shape holds the numbers."""
+    """Return an empty tensor with the shape [0, *numbers]. The worker reads the numbers from the shape."""
     return as_tensor(np.empty((0, *numbers), np.bool_))
 
 
 def _placeholder(value: torch.Tensor, offset: int | None) -> torch.Tensor:
-    """Return an empty tensor that says where a tensor is in shared memory, or the tensor itself if it is not there."""
+    """Return an empty tensor whose shape gives the worker the place of ``value`` in shared memory.
+
+    Return ``value`` itself if it is not in shared memory, or if the numbers are too large for a shape.
+    """
     if offset is None or offset * value.numel() > _LARGEST_PRODUCT:
         return value
     if value.is_contiguous():
@@ -92,7 +94,7 @@ def as_tensor(value: Any) -> torch.Tensor:
 
 
 def as_tensor_of_tiles(value: Any) -> torch.Tensor:
-    """Convert an array or tensor [tiles, bands, ...] to a torch tensor. If its memory has the bands last, keep that."""
+    """Convert an array or tensor [tiles, bands, ...] to a torch tensor. Keep a memory layout with the bands last."""
     if isinstance(value, np.ndarray) and value.ndim > 1 and np.moveaxis(value, 1, -1).flags.c_contiguous:
         return as_tensor(np.moveaxis(value, 1, -1)).movedim(-1, 1)
     return as_tensor(value)
@@ -135,5 +137,5 @@ def tensors_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> dict[
 
 
 def tiles_of(values: Sequence[torch.Tensor], keywords: Sequence[str]) -> int | None:
-    """Return how many tiles a request's tensors hold, or None if the request is for a single input."""
+    """Return the number of tiles in a request that holds a block of tiles. Return None for any other request."""
     return int(values[len(keywords)].shape[1]) if len(values) > len(keywords) else None

@@ -1,4 +1,4 @@
-"""Find the dates of an input that has several: the files of each date, and their chronological order."""
+"""Split an input with several dates into the files of each date, and sort the dates chronologically."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class FilesOfDate:
 
 
 def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfDate]:
-    """Group the files of a folder by the date in their names, for a model that takes ``count`` dates.
+    """Group the files of a folder by the date in their names. ``count`` is the number of dates that the model takes.
 
     HLS, for example, is downloaded as a file for each band and date. If the names do not have exactly ``count``
-    different days, return the files unchanged, as each file is then a date.
+    different days, return the files unchanged. Each file is then treated as a date.
     """
     if len(files) <= count:
         return files
@@ -55,7 +55,7 @@ def files_by_date(files: Sequence[Path], count: int) -> Sequence[Path | FilesOfD
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Bands of one date of an input, and the date itself.
+    """Bands of an input from one acquisition date, and the dates that their files state.
 
     The dates in the metadata, in the names, and in a TIFF tag are separate attributes, because they may differ.
     """
@@ -65,9 +65,15 @@ class Frame:
     metadata_date: date | None
     """Date in the metadata of the first file of this date, or None."""
     name_date: date | None
-    """Date in the name of the file or folder, else in the name of the folder's first file. None if both lack a date."""
+    """Date in the name of the file or folder, or None.
+
+    If a folder's name lacks a date, this is the date in the name of the folder's first file.
+    """
     rough_date: date | None
-    """Date in the metadata or in a name, where "2024-06" counts as the first day of June. None if unknown."""
+    """Date to sort by, or None. A rough date in a name, such as "2024-06", counts as the first day of June 2024.
+
+    A date in the metadata, or a complete date in a name, is preferred.
+    """
     tiff_date: date | None
     """Date in the TIFF tag TIFFTAG_DATETIME, or None if the tag is missing. It may be the acquisition date, or the date
     on which the file was written."""
@@ -124,7 +130,7 @@ def in_order_of_dates(frames: Sequence[Frame], folder: Path, notes: list[str]) -
 
 
 def note_order(frames: Sequence[Frame], notes: list[str]) -> None:
-    """Add a sentence to ``notes`` if the frames, in the order that the user gave, are not chronological."""
+    """Add a note for the user to ``notes`` if the user gave the frames in an order that is not chronological."""
     days = [frame.metadata_date or frame.name_date for frame in frames]
     known_days = [day for day in days if day is not None]
     if len(known_days) == len(days) and any(day <= before for before, day in pairwise(known_days)):
@@ -135,7 +141,7 @@ def note_order(frames: Sequence[Frame], notes: list[str]) -> None:
 
 
 def miscounted(dates: Sequence[Any], model: str, count: int) -> InputError:
-    """Return the error for an input whose number of dates is not ``count``, as the model requires."""
+    """Return the error for an input with a wrong number of dates. The model requires ``count`` dates."""
     paths = [frame for frame in dates if isinstance(frame, Path | FilesOfDate)]
     listed = [_shown(frame.name, date_of_name(frame.name, coarse=True)) for frame in paths]
     more = [f"and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
@@ -174,7 +180,7 @@ def _shown(name: str, day: date | None) -> str:
 
 
 def dates_of(data: Any, frames: int) -> Sequence[Any] | None:
-    """Split an input into one item per date. Return None if it is neither a list, a dict nor a folder."""
+    """Split an input into a list with one item for each date. Return None for a single file or array."""
     if isinstance(data, list | tuple):
         return data
     if isinstance(data, Mapping | CataloguedInput):

@@ -1,4 +1,4 @@
-"""Find the acquisition date of each frame that a model takes, in the request or else in the input's files."""
+"""Find the acquisition date of each frame of an input. Dates in the request override dates in the files."""
 
 from __future__ import annotations
 

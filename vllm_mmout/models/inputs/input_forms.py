@@ -88,7 +88,7 @@ def is_open_file(data: Any) -> bool:
 
 
 def are_named_files(data: Any) -> bool:
-    """Return whether an input is a dict from names, such as band names, to files. A dict of tensors is not."""
+    """Return whether an input is a dict that maps names, such as band names, to files. Dicts of tensors give False."""
     if not isinstance(data, Mapping) or not data:
         return False
     return all(
@@ -104,14 +104,15 @@ def read_once(data: Any) -> bool:
 
 
 def is_named(data: Any) -> bool:
-    """Return whether an input is given by paths and addresses alone, so that it can be read again at any time."""
+    """Return whether an input consists of paths and addresses only. Such an input can be read again later."""
     return isinstance(data, str | os.PathLike) or ((parts := parts_of(data)) != [] and all(map(is_named, parts)))
 
 
 def parts_of(data: Any) -> list[Any]:
-    """Return the items of a list, or the files that a dict or a catalogue's record (such as a STAC item) names.
+    """Return the parts of an input: the items of a list, the files of a dict, or the files of a catalogue record.
 
-    Any other input is a single file or array, for which the list is empty.
+    A catalogue record is, for example, a STAC item. Any other input is a single file or array, for which the result is
+    an empty list.
     """
     if isinstance(data, CataloguedInput):
         return [file.address for file in data.files]

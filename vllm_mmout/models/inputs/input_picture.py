@@ -1,4 +1,4 @@
-"""RGB pictures of inputs, over which results are drawn."""
+"""Render an input as an RGB picture. Results are drawn on top of this picture."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def make_mapper(keywords: Keywords, choice: MapperChoice, context: InputContext)
 
 
 def refuse_reading_options(params: OutputParams, why: str) -> None:
-    """Raise OptionError if the request sets options for reading rasters, but the input is not read as a raster."""
+    """Raise OptionError if the request sets any option for reading rasters. The message gives ``why`` as the reason."""
     for option in params.reads:
         raise OptionError(f"{option} says how a raster is read; {why}, leave it out", param=option)
 
@@ -253,7 +253,7 @@ def _picture(raster: Raster) -> Image:
 
 
 def _largest(size: Any) -> tuple[int, int]:
-    """Return (height, width) of the largest picture that an image processor with this ``size`` produces."""
+    """Return (height, width) of an image processor's largest output. ``size`` is the processor's size setting."""
 
     def stated(name: str) -> Any:  # transformers' class for sizes has attributes
         return size.get(name) if isinstance(size, Mapping) else getattr(size, name, None)
@@ -266,16 +266,14 @@ _TEST_SHAPES = ((360, 600), (600, 360), (512, 512))
 """Sizes (height, width) of the pictures that `keeps_extent` tests a processor with. Many processors crop only pictures
 that are not square."""
 _EDGE_TOLERANCE = 0.015
-"""Largest accepted error, in grey levels from 0 to 1, at the edges of a processed test picture. The picture is a
-gradient from 0 at one edge to 1 at the opposite edge. `keeps_extent` also accepts half of the gradient's change per
-pixel."""
+"""Tolerance of `keeps_extent` for the grey levels at the edges of a processed test picture. Grey levels are 0 to 1.
+
+The picture is a gradient from 0 at one edge to 1 at the opposite edge. The gradient's change over half a pixel is added
+to the tolerance."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:
-    """Return whether an image processor's output shows the whole picture, and nothing else.
-
-    Such a processor does not crop, pad, turn or split the picture.
-    """
+    """Return whether an image processor keeps the extent of pictures: it does not crop, pad, turn or split them."""
     try:
         return all(_keeps(process, height, width) for height, width in _TEST_SHAPES)
     except (ValueError, TypeError, KeyError, IndexError):  # it expects other pictures, or returns something else

@@ -19,11 +19,12 @@ class MappedInput:
     tensors: Mapping[str, Any]
     """Arrays or tensors by keyword of ``forward``, without the batch axis."""
     source: Source = field(default_factory=Source)
-    """Properties of the input that its output needs, such as size and georeference."""
+    """Properties of the input, such as size and georeference, that are needed to write the result."""
 
 
 InputMapper: TypeAlias = "Callable[[Any, OutputParams], MappedInput | Mapping[str, Any]]"
-"""Function that converts a user's input to tensors, or raises InputError. Must be thread-safe.
+"""Function that converts a user's input to tensors. It raises InputError for an input that it cannot convert.
 
-The function may have an attribute ``inputs``, which maps each keyword in its result to the `TensorSpec` of the tensor.
+The function must be thread-safe. It may have an attribute ``inputs``, which maps each keyword in its result to the
+`TensorSpec` of the tensor.
 """

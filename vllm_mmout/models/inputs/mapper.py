@@ -110,12 +110,15 @@ class RasterMapper:
 
     @property
     def images_of_bands(self) -> tuple[str, ...]:
-        """Name of the image that each band belongs to. Empty if the model takes a single image."""
+        """Name of each band's image, for a model that takes several images. Empty if the model takes a single image."""
         return ()
 
     @property
     def scaling(self) -> tuple[str, ...]:
-        """Formula that scales the values of each band for the network. Empty if the model's own code scales them."""
+        """Formula for each band that says how the model scales the band's values. Empty if the formulas are unknown.
+
+        The formulas are unknown if the model's own code scales the values.
+        """
         return ()
 
     @property
@@ -196,12 +199,12 @@ class RasterMapper:
         return {self.keyword: with_frames(planes, self.num_frames)}
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Apply scale and offset to the bands ``layers``. The values in the request take precedence over the files'."""
+        """Apply scale and offset to the bands ``layers``. The request's values override the values in the files."""
         return unpacked_layers(layers, params)
 
     @property
     def has_own_tensors(self) -> bool:
-        """True if a subclass overrides `tensors`, which must then be called for each tile."""
+        """True if the mapper's class overrides `tensors`. Tiles must then be converted one by one with that method."""
         return type(self).tensors is not RasterMapper.tensors
 
     def keeps_layout(self, view: RasterView) -> bool:
@@ -250,10 +253,10 @@ class RasterMapper:
         return side, side
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the (height, width) of an input's tiles, and whether to "shift" or "pad" tiles that extend beyond it.
+        """Return the tile size (height, width) for an input, and how to treat tiles at its edge: "shift" or "pad".
 
-        "shift" moves such a tile into the input, and "pad" fills it up by reflection. An input that fits except for
-        ``multiple_of`` gets a single tile of the next larger sides that fit.
+        "shift" moves a tile that extends beyond the edge into the input, and "pad" fills it up by reflection. An input
+        that fits except for ``multiple_of`` gets a single tile of the next larger sides that fit.
         """
         height, width = self.tile_sides(params.tile)
         if self.multiple_of == 1:

@@ -71,7 +71,10 @@ class ModelInputs:
         return opened if isinstance(opened, MappedInput) else self.whole(opened)
 
     def open(self, data: Any, params: OutputParams) -> MappedInput | RasterView:
-        """Convert one input. A raster is only opened, because a large raster must be cut into tiles first."""
+        """Open a raster and return a view of it. Convert any other input to tensors.
+
+        A raster is not converted yet, because a large raster must be cut into tiles first.
+        """
         self.check_options(params)
         if raw := isinstance(data, Raw):
             data = data.value
@@ -98,14 +101,14 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """Mapper that opens rasters so that they can be cut into tiles. None for a mapper that cannot do so."""
+        """Input mapper of a model whose rasters can be opened and cut into tiles. None for any other model."""
         mapper = self._mapper
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
 
     @property
     def opens_files(self) -> bool:
-        """True if a string in an input is a file path. False if only the model's own input mapper can interpret it."""
+        """True if strings in an input are file paths. False if they are data for the model's own input mapper."""
         first = getattr(self.registered.mapper, "function", None) is not None
         return first or getattr(
             self._mapper, "opens_files", isinstance(self._mapper, RasterMapper | AutoProcessorMapper)
@@ -187,7 +190,7 @@ class ModelInputs:
     def render_block(
         self, tensors: Mapping[str, Any], count: int, memory: SharedMemory | None, engine: int
     ) -> MultiModalInput:
-        """Convert the tensors of ``count`` tiles, which are on axis 0, to vLLM's input format.
+        """Convert a block of ``count`` tiles to vLLM's input format. Axis 0 of the tensors is the tiles.
 
         ``memory`` is shared with the worker of the engine that has the index ``engine``.
         """
@@ -203,7 +206,7 @@ class ModelInputs:
         return {keyword: self._checked(keyword, value) for keyword, value in tensors.items()}
 
     def tokens(self, mapped: MappedInput, params: OutputParams) -> int:
-        """Return the number of prompt tokens of a request: one per step of an iterative model, else 1."""
+        """Return the number of prompt tokens of a request, which is the number of the model's forward passes."""
         if self.kind is None:
             return 1
         count = partial(self.kind.tokens_of, self.model, self._config, mapped, params)
@@ -217,7 +220,7 @@ class ModelInputs:
         return raw_input({name: [as_tensor(value)] for name, value in mapped.tensors.items()})
 
     def max_tokens(self) -> int:
-        """Return the maximum number of tokens that one input takes of vLLM's encoder budget."""
+        """Return the maximum number of tokens of one input, which count towards vLLM's encoder budget."""
         return tokens_of(self.context, self.registered.max_tokens, self.model.__name__)
 
     def dummy(self) -> Any:
@@ -288,5 +291,5 @@ def _stacked(alike: Sequence[Any]) -> Any:
 
 
 def _stacking_key(tensors: Mapping[str, Any]) -> tuple[tuple[str, Any, str], ...]:
-    """Return the names, shapes and dtypes of tensors. Tensors for which they are equal can be stacked."""
+    """Return the names, shapes and dtypes of a tile's tensors. Tiles with equal keys can be stacked."""
     return tuple((name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items())

@@ -115,7 +115,7 @@ def _of_array(data: Any, choice: BandChoice, frames: int, opened: ExitStack) -> 
 
 
 def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int = 1) -> list[Layer]:
-    """Open an input and return the bands that ``choice`` chooses.
+    """Open an input and return the bands that ``choice`` selects for the model.
 
     ``opened`` closes the files of these bands. All other files are closed at once.
     """
@@ -140,7 +140,7 @@ def chosen_layers(data: Any, choice: BandChoice, opened: ExitStack, dates: int =
 
 
 def _cloud_band(listed: BandList) -> tuple[InputBand, CloudCodes]:
-    """Return the band of an input that marks clouds, and the meaning of its codes.
+    """Find the band that marks clouds in an input. Return the band, and the meaning of its codes.
 
     If the band exists at several resolutions, return that with the smallest pixels. Raise InputError if the input has
     no such band, or bands with different codes.
@@ -225,9 +225,9 @@ def _bands_of_list(data: Sequence[Any], opened: ExitStack, open_one: _Opener) ->
 
 
 def _bands_of_folder(files: Sequence[Path], folder: Path, open_one: _Opener, subject: str) -> BandList:
-    """Return the bands of all files in a folder. Drop a band that another file has with smaller pixels.
+    """Return the bands of all files in a folder. If files have the same band, keep the band with the smallest pixels.
 
-    Requests can choose them only by name, since the files have no order.
+    Requests can choose these bands only by name, since the files have no order.
     """
     bands = _finest(_bands_of_files(files, folder, open_one))
     bands = [replace(band, colour=None) for band in bands]  # colours may belong to previews in a product
@@ -249,7 +249,7 @@ def _bands_of_files(files: Sequence[Path], folder: Path, open_one: _Opener) -> l
 
 
 def _listed(raster: OpenRaster, names: tuple[str, ...], file: str) -> list[InputBand]:
-    """Return the names, sensor and colour of each band of a file.
+    """Return a list of a file's bands, each with its names, sensor and colour.
 
     ``names`` are used for the only band of a file. Several bands are named by their descriptions.
     """
@@ -279,7 +279,7 @@ def _bands_of_file(raster: OpenRaster, data: Any, name: Any = None) -> list[Inpu
 
 
 def _bands_of_raster(file: OpenRaster | Path, raster: OpenRaster, names: tuple[str, ...]) -> list[InputBand]:
-    """Return a raster's bands except its alpha band. If only one band is left, its possible names are ``names``."""
+    """Return a raster's bands without the alpha band. If only one band remains, give it the names ``names``."""
     listed = _listed(raster, names, PurePath(raster.name).name)
     places = [place for place in range(raster.count) if raster.count == 1 or place + 1 != raster.alpha]
     if len(places) == 1:

@@ -32,7 +32,7 @@ class ExpandedPrompt:
 
     tokens: list[int]
     pictures: list[Any]
-    """Pictures as returned by the registered input processor. They are the arguments of the registered input mapper."""
+    """Pictures that the model's input processor returned. The model's input mapper converts them to tensors."""
     places: list[PicturePlaceholder]
     """Range of each picture's placeholder tokens in the prompt."""
 
@@ -76,9 +76,9 @@ class PictureInputs:
         _ = self._mapper
 
     def _check_text(self) -> None:
-        """Raise RegistrationError if the input processor changes a prompt without a picture.
+        """Check that the input processor does not change a prompt of text alone. Raise RegistrationError if it does.
 
-        vLLM does not call the processor for such a prompt, so the change would be lost.
+        vLLM does not call the processor for a prompt without pictures, so the change would be lost.
         """
         if (processor := self._registered.input_processor) is None:
             return
@@ -170,7 +170,10 @@ class PictureInputs:
         return {name: self._without_axis(name, value) for name, value in entries.items()}
 
     def _without_axis(self, name: str, value: Any) -> torch.Tensor:
-        """Remove axis 0 of a tensor, which must have length 1 (one picture). Convert floats to the model's dtype."""
+        """Remove axis 0 from the tensor of one picture, and convert floats to the model's dtype.
+
+        Raise InputError if axis 0, the pictures, does not have the length 1.
+        """
         import torch
 
         try:
@@ -202,7 +205,7 @@ class PictureInputs:
 
     @cached_property
     def _mapper(self) -> Any:
-        """Registered input mapper, else the image processor in the model's folder."""
+        """Registered input mapper. The default is the image processor in the model's folder."""
         choice = self._registered.mapper
         return FolderImageProcessor(self._context) if choice is None or choice.function is None else choice.function
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from vllm_mmout.errors import InputError
 
 RANGES_KEY: Final = "multi_modal_placeholders"
-"""Key under which an input processor may return the position of each picture's tokens."""
+"""Optional key in the result of a model's input processor. Its value is the position of each picture's tokens."""
 
 _REMEDY: Final = (
     f'let the input processor return their places as "{RANGES_KEY}": {{"image": [{{"offset": ..., "length": ...}}]}}'
@@ -78,9 +78,7 @@ def derived_places(
     image_token: int | None,
     expand_one: Callable[[int, list[int]], list[int]],
 ) -> list[PicturePlaceholder]:
-    """Find the placeholder tokens of each picture in a prompt that an input processor has expanded.
-
-    The prompts ``before`` and ``after`` the expansion are compared.
+    """Find each picture's placeholder tokens by comparing the prompt before and after its expansion.
 
     Args:
         before: the prompt with one image token for each picture.
@@ -123,7 +121,10 @@ def derived_places(
 
 
 def _only_place(before: Sequence[int], after: Sequence[int], token: int, count: int) -> PicturePlaceholder:
-    """Return the placeholder of a prompt's only picture: all tokens from the first image token to the last."""
+    """Return the placeholder of the picture in a prompt with a single picture.
+
+    The placeholder extends from the first image token to the last.
+    """
     if count > 1 and not (list(before) == list(after) and _is_run(after, token)):
         raise InputError(
             f"the prompt has {count} image tokens (id {token}) for one picture; write one image token for each picture"
@@ -149,7 +150,7 @@ def _place(tokens: Sequence[int], token: int, offset: int) -> PicturePlaceholder
 
 
 def _is_run(tokens: Sequence[int], token: int) -> bool:
-    """Return whether all occurrences of ``token`` are consecutive."""
+    """Return whether all occurrences of ``token`` form a run, without other tokens between them."""
     indices = [index for index, value in enumerate(tokens) if value == token]
     return indices[-1] - indices[0] + 1 == len(indices)
 

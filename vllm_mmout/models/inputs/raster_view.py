@@ -44,11 +44,11 @@ class PlanesMapper(Protocol):
 
     @property
     def multiple_of(self) -> int:
-        """Number of pixels that must divide the height and width of a forward pass's input."""
+        """Required divisor of an input's height and width, in pixels. With 32, an input may have 224 x 256 pixels."""
 
     @property
     def num_frames(self) -> int | None:
-        """Number of dates that the model takes, or None if its tensor lacks an axis of dates."""
+        """Number of dates that the model takes. None if the model's input tensor lacks an axis of dates."""
 
     @property
     def one_for_all(self) -> bool:
@@ -59,7 +59,7 @@ class PlanesMapper(Protocol):
         """Input sizes that fit in one forward pass, as text for error messages."""
 
     def unpacked(self, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-        """Apply scale and offset to the bands ``layers``. The values in the request take precedence over the files'."""
+        """Apply scale and offset to the bands ``layers``. The request's values override the values in the files."""
 
     def fits(self, size: tuple[int, int]) -> bool:
         """Return whether an input of ``size`` (height, width) fits in one forward pass."""
@@ -71,9 +71,9 @@ class PlanesMapper(Protocol):
         """Return the (height, width) of a large input's tiles. ``asked`` is the tile size in the request, or None."""
 
     def tiled(self, size: tuple[int, int], params: OutputParams) -> tuple[tuple[int, int], Literal["shift", "pad"]]:
-        """Return the (height, width) of an input's tiles, and whether to "shift" or "pad" tiles that extend beyond it.
+        """Return the tile size (height, width) for an input, and how to treat tiles at its edge: "shift" or "pad".
 
-        "shift" moves such a tile into the input, and "pad" fills it up by reflection.
+        "shift" moves a tile that extends beyond the edge into the input, and "pad" fills it up by reflection.
         """
 
     def whole(self, view: RasterView) -> MappedInput:
@@ -83,19 +83,18 @@ class PlanesMapper(Protocol):
         """Return the tensors for one window, by keyword of ``forward``. ``planes`` are its pixels."""
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Convert several tiles at once to tensors, by keyword of ``forward``, with the tiles on axis 0.
+        """Convert several tiles to tensors in one call. Return None if the mapper can only convert single tiles.
 
-        ``planes`` are the pixels [tiles, bands * frames, height, width]. Return None if the mapper can only convert
-        one tile at a time.
+        ``planes`` are the pixels [tiles, bands * frames, height, width]. Axis 0 of the tensors is the tiles.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """Pixels of one window. Scale and offset are already applied if the model needs that."""
+    """Pixels of one window after scale, offset and dtype conversion, and the mask of the valid pixels."""
 
     array: NDArray[Any]
-    """Pixels [bands, height, width], 0 where nodata. With several dates, the dates of each band follow one another."""
+    """Pixels [bands * dates, height, width]: all dates of the first band, then all dates of the second. 0 at nodata."""
     valid: NDArray[np.bool_] | None
     """Mask [height, width], False at nodata and outside the request's ``aoi``. None if all pixels are valid."""
 
@@ -106,14 +105,15 @@ class Pixels:
 
 
 TilePixels: TypeAlias = "tuple[NDArray[Any], Sequence[NDArray[np.bool_] | None]]"
-"""Tuple of the pixels of several tiles, [tiles, bands, height, width], and a validity mask [height, width] per tile. A
-mask is False at nodata and outside the area of interest, or None if all pixels of the tile are valid. Pixels are 0
-where nodata, and undefined beyond the raster's edge. Scale and offset are already applied if the model needs that."""
+"""Pixels of several tiles as an array [tiles, bands, height, width], and a validity mask for each tile.
+
+Scale and offset are applied. Pixels are 0 at nodata, and undefined beyond the raster's edge. A mask [height, width] is
+False at nodata and outside the area of interest. None replaces the mask of a tile whose pixels are all valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class RasterView:
-    """Bands and part of an open raster that a request uses. Closing the view closes the raster."""
+    """View of an open raster: the bands and the window that a request selects. Closing the view closes the raster."""
 
     raster: OpenRaster
     bands: tuple[int, ...]
@@ -122,13 +122,13 @@ class RasterView:
     mapper: PlanesMapper
     """Mapper that opened the raster, and that converts its pixels to tensors."""
     noted: tuple[str, ...] = ()
-    """Notes for the user about assumptions made in the choice of bands."""
+    """Notes for the user about assumptions that were made when the bands were chosen."""
     may_be_empty: bool = False
-    """Whether an input that fits in one forward pass may lack valid pixels. If False, such an input is refused."""
+    """True if an input without valid pixels is allowed. If False, `RasterMapper.whole` raises InputError for it."""
     window: Window = field(init=False)
     """Part of the raster that the request uses, as a window of the whole raster."""
     area: PlacedArea | None = field(init=False)
-    """The request's area of interest in pixels, counted from the corner of ``window``, or None."""
+    """Area of interest in pixels from the upper left corner of ``window``. None if the request does not set ``aoi``."""
 
     def __post_init__(self) -> None:
         if 0 in self.raster.size:
@@ -150,12 +150,12 @@ class RasterView:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) in pixels of the part of the raster that is used."""
+        """(height, width) in pixels of ``window``, the part of the raster that the request uses."""
         return self.window.height, self.window.width
 
     @property
     def georeference(self) -> Georeference | None:
-        """Georeference of the part of the raster that is used, or None."""
+        """Georeference of the part of the raster that the request uses. None if the raster lacks a georeference."""
         place = self.raster.georeference
         return place if place is None else place.shifted(self.window.row, self.window.col)
 
@@ -166,7 +166,7 @@ class RasterView:
 
     @property
     def dates(self) -> tuple[date, ...] | None:
-        """Acquisition date of each date that the model takes, from the request or the files. None if one is unknown."""
+        """Acquisition date of each frame of the input, from the request or the files. None if any date is unknown."""
         return dates_of(self.raster, self.bands[: self.mapper.num_frames or 1], self.params.dates)
 
     @property
@@ -248,7 +248,7 @@ class RasterView:
         return placed_area(area_of(self.params.aoi), self.raster.georeference, self.raster.size, self.raster.name)
 
     def _inside(self, valid: NDArray[np.bool_] | None, window: Window) -> NDArray[np.bool_] | None:
-        """Return ``valid``, the mask of a window, with False outside the area of interest. None means all valid."""
+        """Combine a window's mask ``valid`` with the area of interest. None means that all pixels are valid."""
         if self.area is None:
             return valid
         inside = self.area.mask(window)
@@ -274,16 +274,16 @@ class RasterView:
         return has_numbers(self.params)
 
     def _per_plane(self, value: float | tuple[float, ...] | None, default: float) -> NDArray[np.float32]:
-        """Return a scale or offset as array [bands * dates, 1, 1] to broadcast over pixels, or [1, 1, 1] for one value.
+        """Return a scale or an offset as an array that broadcasts over the pixels [bands * dates, height, width].
 
-        ``value`` is one number for all bands, or one for each band. None stands for ``default``.
+        ``value`` is one number for all bands, or one for each band. If it is None, ``default`` is used.
         """
         numbers = np.asarray(default if value is None else value, np.float32).reshape(-1, 1, 1)
         dates = self.mapper.num_frames or 1
         return numbers if len(numbers) == 1 else np.repeat(numbers, dates, axis=0)
 
     def _as_sent(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Apply the request's scale and offset, and convert pixels to the dtype that is sent to the model."""
+        """Apply the request's scale and offset to the pixels, and convert them to a dtype that the model accepts."""
         if self._scales:
             numbers = numbers_of(self.params)
             scale, offset = self._per_plane(numbers[0], 1.0), self._per_plane(numbers[1], 0.0)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _NAME = "mmout-tiles"
 _ALIGNMENT = 4096
 _LARGEST_BYTES = 1 << 30
-"""Largest size in bytes of the memory of a frontend."""
+"""Maximum size in bytes of one `SharedMemory`, not counting its header."""
 _TOKEN_BYTES = 5
 _HEADER_BYTES: Final = 4096
 """Size in bytes of the header of the shared memory. The header holds a random number that identifies the memory, and a
@@ -67,7 +67,10 @@ class SharedMemory:
         """Reserve ``nbytes`` bytes of address space. The system provides the memory when it is used or pinned."""
         self.nbytes = nbytes
         self.bands_last = bands_last
-        """Whether tiles should be in arrays of `empty_bands_last`, see `of_engines`."""
+        """True if tiles keep the layout of files that store the bands of a pixel side by side.
+
+        Such tiles are allocated with `empty_bands_last`. `of_engines` gives the reason.
+        """
         size = _HEADER_BYTES + nbytes
         fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, fd)
@@ -86,7 +89,9 @@ class SharedMemory:
 
     @classmethod
     def of_engines(cls, engines: int, nbytes: int, *, bands_last: bool = False) -> Self | None:
-        """Create shared memory for ``engines`` engines, each with up to ``nbytes`` bytes of tiles, or return None.
+        """Create shared memory for the tiles of ``engines`` engines. Return None if the memory cannot be created.
+
+        ``nbytes`` is the maximum size in bytes of the tiles of one engine.
 
         If ``bands_last`` is True, tiles keep the layout of files that store the bands of a pixel side by side. A GPU
         reorders the bands faster than the reading threads can. An engine on a CPU has less time to spare for that than
@@ -108,7 +113,7 @@ class SharedMemory:
         return self._map[_TOKEN_BYTES + engine] == 1
 
     def is_mapped_by_all(self, engines: int) -> bool:
-        """Return whether the workers of all engines with an index below ``engines`` have mapped this memory."""
+        """Return whether the worker of every engine has mapped this memory. ``engines`` is the number of engines."""
         return all(map(self.is_mapped_by, range(engines)))
 
     @property
@@ -127,7 +132,10 @@ class SharedMemory:
         return np.empty(shape, dtype) if part is None else part.view(dtype).reshape(shape)
 
     def empty_bands_last(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array [tiles, bands, height, width] like `empty`, with the bands of a pixel adjacent in memory."""
+        """Return an uninitialized array [tiles, bands, height, width] that stores the bands of a pixel side by side.
+
+        If the array cannot be in this shared memory, return a numpy array in row-major order instead.
+        """
         part = self._allocate(prod(shape) * dtype.itemsize)
         if part is None:  # it will be sent as bytes, which must have the order of the shape
             return np.empty(shape, dtype)
@@ -149,9 +157,9 @@ class SharedMemory:
         return moved
 
     def offset_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the offset in bytes of a tensor in this memory. Return None if it is outside or has gaps.
+        """Return the byte offset of a tensor in this memory. Return None if the tensor is elsewhere or has gaps.
 
-        A tensor without gaps is contiguous, or would be with axis 1, the bands, as its last axis.
+        A tensor without gaps is contiguous, or would be contiguous with axis 1, the bands, as its last axis.
         """
         offset = int(tensor.data_ptr() - self._bytes.ctypes.data) if tensor.is_cpu else -1
         if not _HEADER_BYTES <= offset < self._bytes.nbytes:
@@ -160,7 +168,10 @@ class SharedMemory:
         return offset if has_no_gaps else None
 
     def _allocate(self, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return an array of ``nbytes`` bytes in this memory, or None if it is full or not mapped by any worker."""
+        """Return an array of ``nbytes`` bytes in this shared memory.
+
+        Return None if the memory has no room for the array, or if no worker has mapped the memory.
+        """
         size = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         start = self._find(size) if size and 1 in self._map[_TOKEN_BYTES:_HEADER_BYTES] else None
         if start is None:
@@ -208,7 +219,9 @@ def tensor_at(memory: torch.Tensor | None, offset: int, shape: Sequence[int], dt
 
 @cache
 def map_memory(address: Address, engine: int) -> torch.Tensor | None:
-    """Map the memory of a frontend, and set the flag of the engine with the index ``engine``. Called in a worker.
+    """Map a frontend's shared memory into this worker process. Return None if the memory cannot be mapped.
+
+    The header of the memory then says that the worker of the engine with the index ``engine`` has mapped the memory.
 
     Returns:
         The memory as uint8 [bytes], pinned if the worker uses a GPU. None if this process is the frontend itself, or if

@@ -53,7 +53,7 @@ class TensorSpec:
             )
 
     def zeros(self) -> NDArray[Any]:
-        """Return a tensor of the maximum size and the preferred dtype, filled with zeros."""
+        """Return an array of zeros with the maximum size of each axis and the first of the allowed dtypes."""
         return np.zeros([_bounds(axis)[1] for axis in self.shape], self.dtypes[0])
 
     def __str__(self) -> str:

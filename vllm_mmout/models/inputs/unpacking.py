@@ -1,4 +1,4 @@
-"""Apply the scale and offset of the request, else of the file, to the pixels of an input."""
+"""Apply scale and offset to the pixels of an input. The request's values override the values in the files."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def has_numbers(params: OutputParams) -> bool:
 
 
 def unpacked_raster(raster: OpenRaster, params: OutputParams) -> OpenRaster:
-    """Apply the scale and offset of the request, else of the file, to all bands of a raster."""
+    """Apply scale and offset to all bands of a raster. The request's values override the values in the file."""
     return unpacked_layers([Layer(raster, place) for place in range(raster.count)], params)[0].raster
 
 
 def unpacked_layers(layers: Sequence[Layer], params: OutputParams, sentence_of: Sentence | None = None) -> list[Layer]:
-    """Apply scale and offset to the bands ``layers``. The values in the request take precedence over the files'.
+    """Apply scale and offset to the bands ``layers``. The request's values override the values in the files.
 
     If a file states a scale that is not applied, or the request needs one that the file does not state, a note is added
     to `RasterFacts.assumed`, once for all files that state the same scale. ``sentence_of`` returns the text of the
@@ -79,9 +79,9 @@ def statement(packing: Packing, bands: Sequence[Layer]) -> str:
 
 
 def assumption(packing: Packing, bands: Sequence[Layer], params: OutputParams) -> str | None:
-    """Return a note for the user if it is unclear whether a file's scale and offset must be applied, else None.
+    """Return a note for the user if it is unclear whether a file's scale and offset must be applied.
 
-    ``packing`` is the scale and offset that the file states for ``bands``.
+    Return None if it is clear. ``packing`` is the scale and offset that the file states for ``bands``.
     """
     if not packing.told:
         if params.scale == FILE and bands[0].raster.dtype.kind in "iu":

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def other_form(shape: Sequence[int], images: int, choice: BandChoice) -> str:
-    """Return a hint for an error about a wrong number of bands.
+    """Return a hint that an array seems to have its bands last, or that a file has several images.
 
-    The hint names the form that the input seems to have, such as an array with its bands last, and the remedy.
+    The hint is part of an error message about a wrong number of bands, and names the remedy. It is "" for any other
+    input.
 
     Args:
         shape: shape of an array; empty for any other input.

@@ -37,18 +37,18 @@ class Format:
     media_type: str
     """Media type in HTTP headers, such as "image/png"."""
     writers: Mapping[str, str]
-    """Maps kinds of output, such as "raster", to the function that writes them, as "module:function" of this package.
+    """Maps each kind of output, such as "raster", to its writer function, named "module:function" in this package.
 
-    The function is called with the output, the target (an open file or a path), this `Format`, and the options as
-    keyword arguments."""
+    The arguments of a writer are the output, an open file or a path, this `Format`, and the options by keyword."""
     options: tuple[str, ...] = ()
     """Names of the options that ``save`` and ``to_bytes`` accept for the format."""
     aliases: tuple[str, ...] = ()
     """Further names that select the format, besides ``name`` and ``suffixes``."""
     check: str | None = None
-    """Function, as "module:function", that raises SaveError for georeferences that the format cannot express.
+    """Function, named "module:function", that raises SaveError if the format cannot express a georeference. None means
+    no check.
 
-    It gets the georeference, this `Format`, and the suffix of another format to suggest. None means no check."""
+    The arguments of the function are the georeference, this `Format`, and a file suffix to suggest in the error."""
     extra: str | None = None
     """Name of the pip extra of this package that installs the dependencies of the format, or None."""
     folders: tuple[str, ...] = ()
@@ -227,7 +227,10 @@ def other_suffix(formats: Mapping[str, str], name: str) -> str:
 
 @contextmanager
 def opened(target: Path | BinaryIO) -> Iterator[tuple[BinaryIO, Path | None]]:
-    """Open ``target``, and yield (file, its folder). If ``target`` is an open file already, yield (target, None)."""
+    """Open the path ``target`` for writing, and yield the open file and its folder.
+
+    If ``target`` is an open file already, yield ``target`` and None.
+    """
     if isinstance(target, Path):
         with target.open("wb") as file:
             yield file, target.parent

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _VALUES_PER_CHUNK = 1 << 15
 """Number of values encoded as JSON at a time. Encoding them holds the GIL for 1 to 2 ms."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Characters that can begin a formula in a spreadsheet. The last four are full-width."""
+"""Characters that can begin a formula in a spreadsheet. They include the full-width forms of =, +, - and @."""
 _RESERVED_NAMES = frozenset({"file", "allow_pickle"})
-"""Names of parameters of `numpy.savez`, which no array can have."""
+"""Names that an array in an .npz file cannot have, since they are names of parameters of `numpy.savez`."""
 
 
 def write_npz(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
@@ -69,7 +69,7 @@ def write_json(output: TensorOutput, file: BinaryIO, _form: Format) -> None:
 
 
 def _json_chunks(array: NDArray[Any]) -> Iterator[bytes]:
-    """Yield the JSON of an array, nested lists, in small chunks, since encoding a chunk holds the GIL."""
+    """Encode an array as nested JSON lists, and yield the text in chunks. Small chunks hold the GIL only briefly."""
     if array.size <= _VALUES_PER_CHUNK:
         yield msgspec.json.encode(array.tolist())
         return
@@ -107,7 +107,7 @@ def _as_cell(value: Any) -> Any:
 
 
 def write_areas(output: AreasOutput, file: BinaryIO, _form: Format) -> None:
-    """Write the area of each class to a CSV table. For areas by feature, each row is one class in one feature.
+    """Write the area of each class to a CSV table. If features were measured, each class has a row for each feature.
 
     The last two columns are the nodata pixels and square metres of the feature, or of all. They are the same in all of
     its rows. A feature without classes has a row without a class. Texts cannot run as formulas of a spreadsheet.

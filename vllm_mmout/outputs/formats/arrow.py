@@ -65,7 +65,7 @@ class ArrowPolygons:
         self._data = bytearray()
         self._ends = [0]
         self._rings = 0
-        """Number of rings written so far of the last polygon in the batch, while this polygon is incomplete."""
+        """Number of rings written of the last polygon in the batch if this polygon is incomplete, else 0."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the record batches. An instance can be iterated only once."""

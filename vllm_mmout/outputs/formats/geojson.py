@@ -69,7 +69,7 @@ def feature_collection(
 
 
 def _geometry(shape: tuple[float, ...], transform: Affine) -> dict[str, Any]:
-    """Convert a box or a point in pixels to a GeoJSON geometry in coordinates."""
+    """Convert a box or a point from pixels to a GeoJSON geometry in the raster's coordinate system."""
     if len(shape) == 2:
         (point,) = _placed([(shape[0], shape[1])], transform)
         return {"type": "Point", "coordinates": point}
@@ -83,7 +83,10 @@ def _placed(points: Iterable[tuple[float, float]], transform: Affine) -> list[li
 
 
 def _ring(edges: tuple[float, float, float, float], transform: Affine) -> list[list[float]]:
-    """Return the corners of a box as a closed ring in coordinates, counterclockwise as RFC 7946 requires."""
+    """Convert a box from pixels to a closed ring of (x, y) coordinates in the raster's coordinate system.
+
+    The ring is counterclockwise, as RFC 7946 requires.
+    """
     a, b, _, d, e, _ = transform
     left, top, right, bottom = edges
     corners = [(left, top), (left, bottom), (right, bottom), (right, top)]

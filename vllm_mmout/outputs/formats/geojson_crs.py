@@ -1,4 +1,4 @@
-"""Name the coordinate system of a result in GeoJSON, by the member ``crs`` of GeoJSON 2008."""
+"""Find the name of a result's coordinate system, to write it in the member ``crs`` of GeoJSON 2008."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Affine, Georeference
 
 _LON_LAT = "urn:ogc:def:crs:OGC:1.3:CRS84"
-"""URN of WGS 84 with longitude first, as in the transform of a raster. EPSG:4326 has latitude first."""
+"""URN of WGS 84 with longitude before latitude. EPSG:4326 has latitude first, but the coordinates of a raster have
+longitude first."""
 
 
 def placement(georeference: Georeference | None, *, instead: str) -> tuple[str, Affine]:

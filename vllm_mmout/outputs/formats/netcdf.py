@@ -62,7 +62,7 @@ def write(output: RasterOutput, target: Path | BinaryIO, form: Format) -> None:
 
 
 def _windows(output: RasterOutput, width: int) -> Iterator[tuple[Window, NDArray[Any]]]:
-    """Yield the raster in windows of at most 512 rows and ``width`` columns, with their pixels."""
+    """Yield (window, pixels) for each window of the raster. A window has at most 512 rows and ``width`` columns."""
     for row in range(0, output.height, _SIDE):
         for col in range(0, output.width, width):
             window = Window(row, col, min(_SIDE, output.height - row), min(width, output.width - col))

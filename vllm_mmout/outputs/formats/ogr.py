@@ -43,11 +43,12 @@ _WORLD = 2 * math.pi * 6378137.0
 _UNITS = 4096
 """Extent of a vector tile: coordinates in the tile are integers from 0 to this number."""
 _UNITS_PER_PIXEL = 8
-"""Minimum side length of a raster pixel in a vector tile of the largest zoom. The unit is the integer step of the
-tile's coordinates."""
+"""Minimum side length of a raster pixel in vector tiles of the highest zoom level, in integer steps of the tile's
+coordinates."""
 _TILE_LIMITS = {"MAX_FEATURES": 300_000, "MAX_SIZE": 8_000_000}
-"""GDAL's limits for a vector tile: number of polygons and bytes. GDAL drops polygons beyond them. A tile of the largest
-zoom stays below the first limit, since it has at most 532 x 532 pixels."""
+"""GDAL's limits for a vector tile: number of polygons, and size in bytes. GDAL drops the polygons that exceed a limit.
+
+A tile of the highest zoom level usually has at most 532 x 532 pixels, fewer than the first limit."""
 _FINEST = 22
 """Maximum zoom of the vector tiles that GDAL can write."""
 _CHILD = """
@@ -59,8 +60,8 @@ with pyarrow.ipc.open_stream(sys.stdin.buffer) as batches:
     pyogrio.write_arrow(batches, path, driver=driver, layer=layer, crs=crs or None,
                         geometry_name="geometry", geometry_type="Polygon", encoding="UTF-8", **json.loads(options))
 """
-"""Python code of the child process. The code blocks the import of geopandas, pandas and shapely, which pyogrio would
-import if they are installed. Importing them would take longer than all other work of the process."""
+"""Python code of the child process. The code prevents pyogrio from importing geopandas, pandas and shapely, because
+these imports would take longer than all other work of the process."""
 
 
 def check(georeference: Georeference | None, form: Format, _instead: str) -> None:
@@ -109,10 +110,11 @@ def _check_names(class_names: Sequence[str] | None) -> None:
 
 
 def _finest_zoom(raster: RasterOutput, system: Any) -> int:
-    """Return the highest zoom level of vector tiles to write. There, rounded coordinates hardly move pixel corners.
+    """Return the highest zoom level of the vector tiles to write for a raster.
 
-    At this zoom, the side of a pixel has `_UNITS_PER_PIXEL` or more units of a tile's coordinates, unless `_FINEST`
-    limits the zoom. Raise SaveError if the middle of the raster has no place on the map of Web Mercator.
+    At this zoom, the side of a pixel has `_UNITS_PER_PIXEL` or more units of a tile's coordinates, so that rounding to
+    these units hardly moves the corners of pixels. `_FINEST` limits the zoom. Raise SaveError if the middle of the
+    raster has no place on the map of Web Mercator.
     """
     from pyproj import Transformer
 
@@ -149,7 +151,10 @@ def _written(file: Path, driver: str, crs: str, options: Mapping[str, int], poly
 
 
 def _send(polygons: arrow.ArrowPolygons, pipe: IO[bytes]) -> None:
-    """Send the polygons to the child process. If it ends early, return, since its exit status tells the reason."""
+    """Send the polygons to the child process. Stop without an error if the child process ends early.
+
+    The caller then finds the reason in the exit status and the log of the child process.
+    """
     from pyarrow import ipc
 
     with contextlib.suppress(BrokenPipeError), pipe, ipc.new_stream(pipe, polygons.schema) as stream:

@@ -20,8 +20,8 @@ from vllm_mmout.outputs.rendering import default_palette
 STYLE: Final = ".qml"
 """Suffix of a QGIS style file. The style of ``NAME.tif`` is ``NAME.qml``."""
 _OWN_MARK: Final = b"<!-- written by vllm_mmout beside a raster of classes -->"
-"""Comment that identifies a style file of this package. QGIS drops it when it saves the file, so that a user's own
-style is never overwritten."""
+"""Comment that identifies a style file of this package. QGIS drops the comment when a user saves the style. A file
+without the comment is never overwritten."""
 _HEAD_BYTES: Final = 1024
 """Number of bytes at the start of a style file that are searched for the comment `_OWN_MARK`."""
 
@@ -54,9 +54,9 @@ def qgis_style(class_names: Sequence[str] | None, palette: NDArray[np.uint8] | N
 
 
 def is_own_style(path: Path) -> bool:
-    """Return whether a style file may be overwritten.
+    """Return whether a style file was written by this package and was not saved by a user since then.
 
-    It may if it is missing, or if it was written by this package and no user has saved it since.
+    Return True if the file is missing, too. Only a file for which the result is True may be overwritten or removed.
     """
     try:
         with path.open("rb") as file:

@@ -20,8 +20,8 @@ MOST_CHANNELS = 1024
 _BLOCK = 1 << 14
 """Number of frames per write. libvorbis copies all frames of a write to the stack (xiph/vorbis issue 99)."""
 _BITS = {"PCM_16": 16, "PCM_24": 24}
-"""Maps the encodings of sound samples as integers, by libsndfile's name, to bits per sample. Samples in all other
-encodings are written from float32."""
+"""Maps libsndfile's names of integer sample encodings to bits per sample. For all other encodings, libsndfile gets
+float32 samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _blocks(samples: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
 
 
 def _frames(samples: NDArray[np.float32], subtype: str) -> NDArray[Any]:
-    """Convert samples to soundfile's input [frames, channels], which is float32 or int32.
+    """Convert samples to an array [frames, channels] for soundfile: int32 for integer encodings, else float32.
 
     An int32 has the sample in its upper bits.
     """

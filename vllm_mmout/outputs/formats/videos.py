@@ -94,7 +94,10 @@ def _pictures(output: VideoOutput) -> Iterator[Image]:
 
 
 def _durations(output: VideoOutput, form: Format) -> list[int]:
-    """Return the duration of each frame in milliseconds. End times are rounded, so that errors do not add up."""
+    """Return the duration of each frame in milliseconds.
+
+    The end times of frames are rounded, not the durations. Thus rounding errors do not add up.
+    """
     ticks = _TICKS[form.name]
     ends = [round(number * ticks / output.rate) for number in range(len(output.frames) + 1)]
     return [max(1, end - start) * 1000 // ticks for start, end in pairwise(ends)]

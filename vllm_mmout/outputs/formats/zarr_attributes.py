@@ -18,7 +18,7 @@ _CONVENTIONS: Final = {
     "proj": ("geo-proj", "f17cb550-5864-4468-aeb7-f3180cfb622f", "proj:"),
     "spatial": ("spatial", "689b58e2-cf7b-45e0-9fff-9cfc0883d6b4", "spatial:"),
 }
-"""Maps the prefix of attribute names to the repository, the UUID and the name of the convention that defines them."""
+"""Maps prefixes of attribute names to Zarr conventions. Each convention is (GitHub repository, UUID, name)."""
 TIME_ATTRIBUTES: Final = {
     "standard_name": "time",
     "axis": "T",
@@ -54,7 +54,7 @@ def cf_attributes(output: RasterOutput, dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def convention(name: str) -> dict[str, str]:
-    """Return the entry of the attribute ``zarr_conventions`` that declares ``name``, a key of `_CONVENTIONS`."""
+    """Return the entry for a convention in the attribute ``zarr_conventions``. ``name`` is a key of `_CONVENTIONS`."""
     repository, uuid, title = _CONVENTIONS[name]
     return {
         "schema_url": f"https://raw.githubusercontent.com/zarr-conventions/{repository}/refs/tags/v1/schema.json",

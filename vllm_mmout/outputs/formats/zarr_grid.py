@@ -53,7 +53,11 @@ class StoredGrid:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes of the grid with the prefixes ``proj:`` and ``spatial:``, and the conventions that define them."""
+        """Zarr attributes of the grid, with the prefixes ``proj:`` and ``spatial:``, and the list ``zarr_conventions``.
+
+        The list ``zarr_conventions`` declares the conventions that define the prefixes. The dict is empty if the grid
+        has neither a CRS nor a transform.
+        """
         proj: dict[str, Any] = {}
         if self.crs is not None:
             is_code = epsg_code(self.crs) is not None

@@ -74,7 +74,11 @@ def write_raster(output: RasterOutput, target: Path | BinaryIO, form: Format) ->
 
 
 def write_series(output: RasterSeries, target: Path | BinaryIO, form: Format) -> None:
-    """Write the rasters of a series like `write_raster`, but as one array [time, band, y, x]."""
+    """Write the rasters of a series to a Zarr store, as a single array "raster" [time, band, y, x].
+
+    ``target`` is an empty folder for a folder store, or else a zip file to write. Large rasters also get reduced
+    copies, as in `write_raster`.
+    """
     _write([*output.rasters.values()], tuple(output.rasters), output.metadata, target, form)
 
 
@@ -120,12 +124,15 @@ def _write(
 
 
 def _time_indices(days: tuple[date, ...]) -> list[tuple[int, ...]]:
-    """Return the index of each day's raster on the time axis of a Zarr array, or [()] if the array lacks this axis."""
+    """Return the index of each day on the time axis of a Zarr array, as tuples (0,), (1,) and so on.
+
+    Return [()] if ``days`` is empty, since the array then has no time axis.
+    """
     return [(number,) for number in range(len(days))] or [()]
 
 
 def write_arrays(output: TensorOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write an output's arrays as a Zarr group. Raise SaveError for an array of text, or with "/" in its name."""
+    """Write an output's arrays as a Zarr group. Raise SaveError if an array holds text or has an invalid name."""
     check(None, form, ".npz")
     for name, array in output.arrays.items():
         if array.dtype.kind not in "biufc":

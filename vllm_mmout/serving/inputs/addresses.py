@@ -34,8 +34,8 @@ _NOT_PUBLIC_4 = tuple(
         ),
     )
 )
-"""IPv4 networks that are not on the public Internet, from IANA's registry. `ipaddress` has a similar list, which
-differs between Python releases, and is therefore not used."""
+"""IPv4 networks that are not on the public Internet: IANA's registry, and an address of Azure's hosts. The similar list
+in `ipaddress` is not used, because it differs between Python releases."""
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     map(
@@ -180,7 +180,11 @@ def _shown(host: str) -> str:
 
 
 def _is_own(resolved: ResolvedAddress) -> bool:
-    """Return whether an IP address belongs to this machine, by the source address of a socket connected to it."""
+    """Return whether an IP address belongs to this machine.
+
+    A socket is connected to the address. If the address is the machine's own, the system also chooses it as the
+    socket's source address.
+    """
     try:
         with socket.socket(resolved[0], socket.SOCK_DGRAM) as probe:
             probe.connect(resolved[4])  # sends nothing, but the system chooses the source address

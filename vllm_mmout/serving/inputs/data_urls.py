@@ -20,7 +20,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.serving.options import flag
 
 _PIECE: Final = 1 << 20
-"""Number of characters that are decoded at a time."""
+"""Number of characters of a text whose percent-escapes are decoded at a time."""
 _ESCAPE: Final = ord("%")
 _NO_DIGIT: Final = 255
 _DIGITS: Final = np.full(256, _NO_DIGIT, np.uint8)

@@ -32,7 +32,7 @@ class LocalFiles:
             raise OptionError(f"{FLAG} must be a folder, got {folder!r}")
 
     def opened(self, url: str) -> tuple[BinaryIO, str, Neighbours]:
-        """Open a file by its URL. Return (file, its name for messages, opener of other files in its folder)."""
+        """Open a file by its URL. Return the file, its name for messages, and an opener of files in the same folder."""
         if self._folder is None:
             raise InputError(
                 f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"

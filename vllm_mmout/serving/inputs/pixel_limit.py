@@ -9,18 +9,18 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo import declared_size
 
 _MAX_DECODED: Final = 2**30
-"""Maximum memory in bytes for decoding a part of a file that can only be decoded whole: a strip or tile of a TIFF, or
-the whole of most other pictures."""
+"""Maximum memory in bytes to decode one block of a file. A block is a strip or tile of a TIFF. In most other formats
+the whole picture is one block."""
 
 
 @dataclass(frozen=True, slots=True)
 class PixelLimit:
-    """Maximum number of pixels of an input file, which is checked by the file's header before decoding."""
+    """Limit on the number of pixels of an input file. `check` reads the size from the file's header before decoding."""
 
     pixels: int
     """Maximum number of pixels of an input file, height x width."""
     flag: str
-    """Name of the server's flag that sets the maximum number of pixels, for messages."""
+    """Server flag that sets the maximum number of pixels, such as ``--mmout-max-pixels``. Error messages mention it."""
     why: str = ""
     """Text that error messages append to the maximum number of pixels, such as the reason for it."""
     remedy: str = "cut it"

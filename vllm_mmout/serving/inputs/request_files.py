@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 _MOST: Final = 128
 """Maximum number of files of one request that are open at the same time."""
 _MOST_BESIDE_RECORDS: Final = _MOST - 2 * FILES_AT_ONCE
-"""Maximum number of files in a request that also has catalogue records, such as STAC items. Files that the records name
+"""Maximum number of files beside catalogue records, such as STAC items, in one request. The files that the records name
 do not count.
 
-Of the `_MOST` files that may be open, ``2 * FILES_AT_ONCE`` are reserved for files that the records name: up to
-`FILES_AT_ONCE` files of scenes that are being read, and as many files of earlier scenes that are being closed.
+Of the `_MOST` files that may be open, ``2 * FILES_AT_ONCE`` are reserved for files that the records name. Half of the
+reserve is for scenes that are being read, and half for earlier scenes that are being closed.
 """
 _DEEPEST: Final = 32
 """Maximum depth of nested lists and dicts in an input."""
@@ -63,17 +63,17 @@ class RequestFiles:
         """Maximum number of pixels of each file, or None to skip the check."""
         self._values = 0
         self._count = 0
-        """Number of files that stay open for the whole request."""
+        """Number of files opened so far that stay open for the whole request."""
         self._records = 0
-        """Number of catalogue records."""
+        """Number of catalogue records, such as STAC items, found in the request so far."""
         self._lock = threading.Lock()
         self._of_records: list[BinaryIO] | None = []
-        """Opened files of catalogue records, such as STAC items. Some may be closed already. None after the end of the
-        request."""
+        """Files opened for catalogue records, such as STAC items. The list may include closed files. None after the
+        request has ended."""
         stack.callback(self._close_records)
 
     def opened(self, data: Any, *, skip_failed: bool) -> Any:
-        """Return the input ``data`` with its files open.
+        """Return ``data``, the input of a request, with its uploads and file addresses replaced by open files.
 
         If ``skip_failed`` is True, an input of a list that cannot be opened becomes an `UnreadInput`.
         """
@@ -162,10 +162,10 @@ class RequestFiles:
         return cast("BinaryIO", file)
 
     def _open_records(self, address: str) -> list[BinaryIO]:
-        """Check that one more file of a catalogue record may be opened. Return the list of such files that are open.
+        """Return the open files of catalogue records, such as STAC items. Raise InputError if no more may be opened.
 
-        Raise InputError if too many files are open, or if the request has ended. ``address`` is the address of the new
-        file, for the message.
+        No more files may be opened if too many are open, or if the request has ended. ``address`` is the address of the
+        file to open, for the message.
         """
         if self._of_records is None:
             raise InputError(f"{without_secrets(address)} was to be read after the end of its request")

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.options import ServingOptions
 
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\\]")
-"""Characters that are invalid in a URL, and that URL parsers treat differently."""
+"""Characters that a URL must not contain: spaces, control characters and backslashes. URL parsers disagree on how to
+read them."""
 
 
 class Sources:

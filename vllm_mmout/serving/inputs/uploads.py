@@ -23,7 +23,7 @@ class Upload:
     file: BinaryIO
     """Seekable file, positioned at its start once it is complete."""
     size: int
-    """Number of bytes of the file that have arrived."""
+    """Number of bytes written to ``file`` so far."""
 
     @classmethod
     def begun(cls, name: str) -> Upload:
@@ -36,7 +36,10 @@ class Upload:
         return self.size + more <= _IN_MEMORY
 
     def write(self, piece: bytes) -> None:
-        """Append received bytes. The call waits for the disk unless ``takes(len(piece))`` is True."""
+        """Append the bytes ``piece`` to the upload. The call may block unless the upload still fits into memory.
+
+        It fits if ``takes(len(piece))`` is True.
+        """
         try:
             self.file.write(piece)
         except OSError as error:

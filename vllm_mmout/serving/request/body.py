@@ -107,7 +107,10 @@ def _too_large(options: ServingOptions) -> ApiError:
 
 @asynccontextmanager
 async def _received(request: Request, options: ServingOptions) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Yield an iterator over a body's chunks that enforces the server's limits, and discards the rest on an error."""
+    """Yield an iterator over the chunks of a request's body. Raise ApiError if the body exceeds a limit of the server.
+
+    After an error other than a timeout, the rest of the body is read and discarded.
+    """
     encoding = request.headers.get("content-encoding", "identity").lower()
     if encoding != "identity":
         error = ApiError(415, f"the body is sent as {encoding[:40]!r}, which is not taken; send it as it is")

@@ -26,7 +26,7 @@ USELESS: Final = dict.fromkeys(
     ),
     "it would change nothing here; leave it out",
 )
-"""Reason for refusing each field of OpenAI's API that would change nothing on this server, by field name."""
+"""Maps each field of OpenAI's API that this server could only ignore to the reason for refusing the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Fields:
     """Request fields that one route accepts, with methods that parse and check them."""
 
     path: str
-    """Name of the route in error messages: its path, such as "/v1/images/edits", or a phrase, such as "a process"."""
+    """Name of the route in error messages, such as "/v1/images/edits" or "this route"."""
     options: Mapping[str, Option]
     refused: Mapping[str, str]
-    """Maps each refused field to the reason and the alternative, for the error message."""
+    """Maps each refused field to the end of its error message, with the reason and advice for the client."""
     apart: tuple[str, ...] = ()
     """Names of fields that the route parses itself, such as ``image``."""
     later: Collection[str] = ()
@@ -46,7 +46,7 @@ class Fields:
     """Text that follows the name of an unknown field in its error message, such as " in data"."""
 
     def without(self, names: Iterable[str], why: str, *, path: str, apart: tuple[str, ...] = ()) -> Fields:
-        """Return a copy of this object that refuses requests with a field in ``names``, for the reason ``why``."""
+        """Return a copy that refuses requests with the fields ``names``. The error message gives the reason ``why``."""
         left = {name: option for name, option in self.options.items() if name not in set(names)}
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
@@ -103,7 +103,7 @@ class Fields:
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """Call ``kind`` with the values in ``given`` whose names are in ``names``. Raise ApiError if a value is invalid."""
+    """Call the constructor ``kind`` with those values of ``given`` that ``names`` lists. Raise ApiError if it fails."""
     with client_errors():
         return kind(**{name: given[name] for name in names if name in given}, **more)
 

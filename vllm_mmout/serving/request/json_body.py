@@ -115,14 +115,17 @@ def is_object(body: bytes | bytearray | memoryview) -> bool:
 
 
 class _Name:
-    """Key of a JSON object. It lacks ``__eq__``, so that a dict keeps two keys with the same text."""
+    """Key of a JSON object. A dict keeps duplicate keys of this class, so that the parser can refuse them.
+
+    The class has no ``__eq__``, so two keys with the same text are not equal.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 class _Names:
-    """Counter of the keys of a JSON object. `next` returns a key as `_Name`, or raises ApiError for too many keys."""
+    """Factory of `_Name` objects, the keys of one JSON object. Its method `next` raises ApiError for too many keys."""
 
     count = 0
 
@@ -173,9 +176,10 @@ def _images(name: str, raw: memoryview) -> Any:
 
 
 def _image(name: str, raw: memoryview) -> Any:
-    """Decode the JSON of an image: a URL, or an object with a URL. Refuse any other large value without decoding it.
+    """Decode the JSON of an image, which is a URL or an object with a URL. Raise ApiError for other JSON above 8 KB.
 
-    Raise ApiError for such a value. A value of at most 8 KB may be any JSON, because the caller checks it afterwards.
+    Other JSON above 8 KB is refused without decoding it. A value of at most 8 KB may be any JSON, because the caller
+    checks it afterwards.
     """
     if raw.nbytes <= _LONGEST or bytes(raw[:1]) == b'"':
         return msgspec.json.decode(raw)
@@ -214,4 +218,4 @@ OF_IMAGES: Final[Mapping[str, Decode]] = {
     "aoi": partial(_short, most=OPTIONS["aoi"].longest),
     **dict.fromkeys(("prompt", "input", "instructions", "allowed_token_ids"), partial(_short, most=_LONG)),
 }
-"""Maps each field that may exceed 8 KB in an image request, such as "prompt", to the function that decodes it."""
+"""Decoding functions for the fields of an image request that may be larger than 8 KB, by field name."""

@@ -15,7 +15,7 @@ from vllm_mmout.serving.options import ServingOptions, flag
 
 
 class AnswerBudget:
-    """Memory limit in bytes for all results of one response. The threads that encode them share it.
+    """Memory limit in bytes for all results of one response. All threads that encode results share the limit.
 
     Args:
         limit: most bytes of the answer; by default the default of ``--mmout-max-answer``.
@@ -61,7 +61,10 @@ class AnswerBudget:
             self._made += nbytes
 
     def buffer(self, what: str) -> BytesIO:
-        """Return an in-memory file that raises on writes above the limit. ``what`` names the content in the message."""
+        """Return an in-memory file whose writes raise OptionError above the memory limit of the response.
+
+        ``what`` names the content of the file in the message.
+        """
         return _BudgetedFile(self, what)
 
 

@@ -117,13 +117,16 @@ def _file(output: Savable, name: str, choice: FormatChoice, parent: Path | None,
 
 
 def size_of(output: Savable, name: str) -> tuple[int, int] | None:
-    """Return (width, height) in pixels of an output saved in the format ``name``, or None if it lacks pixels."""
+    """Return (width, height) in pixels of an output saved as format ``name``. Return None for data without pixels."""
     raster = output.classes if isinstance(output, PolygonsOutput) and name == "tiff" else output
     return (raster.width, raster.height) if isinstance(raster, ImageOutput | RasterOutput | VideoOutput) else None
 
 
 def _by_author(output: Any, choice: FormatChoice, to_response: ToResponse, budget: AnswerBudget) -> Encoded:
-    """Encode an output that cannot save itself by calling its processor's ``to_response``."""
+    """Encode an output with the function ``to_response``, usually a method by the author of the output processor.
+
+    Outputs without file formats of their own are encoded in this way.
+    """
     try:
         given = to_response(output)
     except MMOutError:  # its message is for the client

@@ -52,8 +52,8 @@ class FormatChoice(msgspec.Struct, frozen=True):
     """Whether a result is sent in its main file format, such as GeoTIFF for rasters, when the client names no format.
     If False, PNG and JSON are preferred."""
     flat: bool = False
-    """Whether every transparent picture may be saved as JPEG, which loses transparency. If False, only pictures of
-    rasters may be saved as JPEG, and other transparent pictures raise an error."""
+    """Whether any transparent picture may be saved as JPEG, which drops the transparency. If False, this is allowed
+    only for pictures of rasters."""
 
     @property
     def for_preview(self) -> FormatChoice:
@@ -152,7 +152,7 @@ def check_beside(name: str, compression: int | None, background: str) -> None:
 
 
 def known_formats(formats: Mapping[str, str]) -> str:
-    """Return the names of the formats that a result supports, as a text for error messages."""
+    """Join the names of a result's file formats with commas, for an error message."""
     available = dict.fromkeys(formats.values())
     return ", ".join([name for name in FORMATS if name in available] or available)
 

@@ -48,7 +48,7 @@ scripts."""
 
 
 class ClosingResponse(Response):
-    """Wrapper of a response that awaits ``close`` when the response was sent or the client is gone."""
+    """Response that sends another response and then awaits the function ``close``, even if the client disconnects."""
 
     def __init__(self, answer: Response, close: Callable[[], Awaitable[None]]) -> None:
         self.answer = answer
@@ -147,9 +147,10 @@ def usage(tiles: int) -> dict[str, Any]:
 
 
 def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
-    """Yield the bytes of all parts in chunks of some hundred KiB. The call blocks while it reads from disk.
+    """Yield the bytes of a response in chunks of some hundred KiB. The call blocks while results are read from disk.
 
-    Results are encoded as base64 if ``as_text``. Chunks save memory: an unchunked result would need thrice its size.
+    ``parts`` are bytes and results, in order. Results are encoded as base64 if ``as_text`` is True. Chunks save
+    memory: an unchunked result would need three times its size.
     """
     waiting = bytearray()
     for part in parts:
@@ -167,7 +168,7 @@ def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
 
 
 async def close_all(parts: Iterable[Part]) -> None:
-    """Close the results among ``parts`` in a thread. Cancelling the task does not interrupt this."""
+    """Close all results in ``parts`` in a thread, even if the task is cancelled. Parts that are bytes are skipped."""
     with anyio.CancelScope(shield=True):
         await run_sync(close_entries, [part for part in parts if not isinstance(part, bytes)])
 
@@ -218,7 +219,7 @@ async def _gone(request: Request) -> None:
 async def send_in_time(
     answer: Callable[[Scope, Receive, Send], Awaitable[None]], scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Send a response by the ASGI app ``answer``. Abort the connection if the client stops reading for too long.
+    """Run the ASGI app ``answer`` to send a response. Abort the connection if the client stops reading for too long.
 
     The limit is ``--mmout-send-timeout``. If one response wraps another, only the outer one measures the time.
     """

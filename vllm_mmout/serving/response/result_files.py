@@ -120,7 +120,7 @@ class Encoded:
         self.close()
 
     def close(self) -> None:
-        """Free the memory, and remove the file from disk. It may be called several times."""
+        """Free the memory of the result, and remove its file from disk. Repeated calls do nothing."""
         with self._lock:
             self._content = None
             if self._file is not None:
@@ -199,7 +199,7 @@ class ResultsFolder:
                 os.close(gone[2][1])
 
     def _is_in(self) -> bool:
-        """Return whether this server's subfolder exists and is locked by this server."""
+        """Return whether this server is in the shared folder: its subfolder exists, and this server has locked it."""
         return self._leave is not None and (self.work / _LOCK).exists()
 
     @contextlib.contextmanager
@@ -229,7 +229,10 @@ class ResultsFolder:
         return dead
 
     def close(self) -> None:
-        """Remove this server's subfolder. This also happens when the object is collected or the process exits."""
+        """Remove this server's subfolder.
+
+        The subfolder is also removed when this object is garbage-collected, or when the process exits.
+        """
         if self._leave is not None:
             self._leave()
 

@@ -141,7 +141,10 @@ class ResultStore:
             self._gone()
 
     def _remove_old(self, room: int) -> None:
-        """Remove expired results, and the oldest results until ``room`` bytes are free. The folder must be locked."""
+        """Remove expired results. Then remove the oldest results until ``room`` bytes are free in the store.
+
+        The caller must hold the lock of the folder.
+        """
         kept: list[tuple[int, str, int]] = []
         for name, state in self._files():
             if self._expired(state, self.ttl):
@@ -196,7 +199,7 @@ def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: flo
 
 
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
-    """Store results in a thread, and return their names. Remove them again if the task is cancelled."""
+    """Store results in a thread, and return their names. If the task is cancelled, remove the stored results again."""
     from vllm_mmout.engine.threads import in_thread  # the import needs vLLM, and a store works without vLLM
 
     return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))

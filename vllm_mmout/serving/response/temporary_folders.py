@@ -14,7 +14,10 @@ from vllm_mmout.serving.response.result_files import is_locked
 
 PREFIX: Final = "mmout-results-"
 _OWNER: Final = ".owner"
-"""Name of the lock file in a temporary folder. The file gets this name only after it is locked."""
+"""Name of the file in a temporary folder that the owning process keeps locked.
+
+The process locks the file under another name and then renames it, so that no process finds the file unlocked.
+"""
 
 
 class TemporaryFolder:

@@ -1,4 +1,7 @@
-"""Check the arguments of torch operators in untrusted programs, which could expose memory outside their tensors."""
+"""Check the arguments of torch operators in untrusted programs.
+
+Wrong arguments could make an operator access memory outside its tensors.
+"""
 
 from __future__ import annotations
 
@@ -197,8 +200,10 @@ _KINDS: Final[Mapping[str, type]] = {
     "Generator": torch.Generator,
     "Stream": torch.Stream,
 }
-"""Maps argument types in operator schemas, such as ScalarType, to the Python class that a value must have. torch itself
-would also accept an integer, as the number of a dtype, device or layout."""
+"""Maps argument types in operator schemas, such as ScalarType, to the Python class that an argument's value must have.
+
+torch itself would also accept an integer, for example the internal code of a dtype.
+"""
 CHECKED: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys((f"aten.{name}" for name in _FACTORIES.split()), checked_factory),
     **dict.fromkeys(("aten._fft_c2c", "aten._fft_c2r", "aten._fft_r2c"), checked_fft),
@@ -215,12 +220,17 @@ CHECKED: Final[Mapping[str, Callable[..., Any]]] = {
     "_operator.mul": checked_product,
     "_operator.pow": checked_product,
 }
-"""Maps the name of an operator to a function that checks the arguments first, and is called instead. The function gets
-the operator as its first argument."""
+"""Maps the name of an operator to a function that replaces the operator, and checks the arguments of each call.
+
+The function gets the operator as its first argument.
+"""
 
 
 def with_checks(network: fx.GraphModule) -> fx.GraphModule:
-    """Replace operators in an exported program by functions that check their arguments. Return the same program."""
+    """Replace operators in an exported program with functions that check their arguments. Return the changed program.
+
+    `CHECKED` lists the operators. ValueError is raised for calls that `_check_call` refuses.
+    """
     for graph_module in network.modules():
         if not isinstance(graph_module, fx.GraphModule):
             continue

@@ -52,7 +52,7 @@ class SizeRange:
 
     @property
     def default_size(self) -> int:
-        """Size to use if the caller does not name a size: 1024, or the nearest size from ``least`` to ``most``."""
+        """Size to use if the caller does not name a size: 1024, limited to the range from ``least`` to ``most``."""
         return min(self.most, max(_USUAL, self.least))
 
 
@@ -252,7 +252,10 @@ def _leaves(tree: Any, name: str) -> Iterator[str]:
 
 
 def _flatten(program: Program, inputs: int, outputs: int) -> None:
-    """Change a program to take a flat list of ``inputs`` arguments and to return a tuple of ``outputs`` results."""
+    """Change a program to take and return flat tuples, without nested containers.
+
+    ``inputs`` is the number of arguments, and ``outputs`` is the number of results.
+    """
 
     def tree(kind: str, children: list[Any]) -> dict[str, Any]:
         return {"type": f"builtins.{kind}", "context": "null", "children_spec": children}

@@ -63,7 +63,10 @@ def as_ours(
 
 
 def _read_entries(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, Any], mlm.Item | None]:
-    """Return the entries of ``config.json``, and the STAC item that describes the model, or None without an item."""
+    """Return the entries of ``config.json``, and the STAC item that describes the model.
+
+    The entries are {} if ``config.json`` is itself the STAC item. The item is None if the folder does not have one.
+    """
     if (item := mlm.item_of(config)) is not None:
         return {}, item
     items = filter(None, (mlm.item_of(_json(file)) for file in sorted(folder.glob("*.json"))))

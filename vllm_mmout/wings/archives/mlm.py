@@ -180,9 +180,10 @@ def _check_undone(part: Struct, *names: str) -> None:
 
 
 def _check_result(result: ModelOutput) -> None:
-    """Check that height and width are the last axes of a model's output, and that no band is computed from others.
+    """Raise OptionError unless height and width are the last axes of a model's output.
 
-    Raise OptionError otherwise. An output without the axes height and width is accepted.
+    An output without these two axes is accepted. OptionError is also raised for a band that an ``expression`` computes
+    from other bands.
     """
     for band in (*result.bands, *result.variables):
         _named(band)
@@ -203,7 +204,10 @@ def _named(band: str | Band) -> str:
 
 
 def _mmout_table(properties: Properties, result: ModelOutput, output_ranks: Sequence[int]) -> dict[str, Any]:
-    """Return the ``config.json`` table ``mmout`` with the output processor of the task, or {} for other tasks."""
+    """Return the ``config.json`` table ``mmout``, which names the output processor for the model's task.
+
+    Return {} if no output processor supports the task.
+    """
     processor = next((_PROCESSORS[task] for task in result.tasks or properties.tasks if task in _PROCESSORS), None)
     if processor == "classification" and tuple(output_ranks) == (_PIXEL_OUTPUT_AXES,):
         processor = "segmentation"  # MLM also calls the classification of pixels "classification"

@@ -47,7 +47,7 @@ class TensorsMapper:
         return {name: np.zeros(shape, self.inputs[name].dtypes[0]) for name, shape in self.dummy_shapes.items()}
 
     def __call__(self, data: Any, params: OutputParams) -> MappedInput:
-        """Use an array as the first input of the exported program. Raise InputError for data that is not an array."""
+        """Map an array to the first input of the exported program. Raise InputError if ``data`` is not an array."""
         if not hasattr(data, "shape"):
             inputs = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
             raise InputError(f"the program takes tensors by name ({inputs}), got {type(data).__name__}")
@@ -109,7 +109,7 @@ class ExportedModel(nn.Module):
 
     @property
     def compiled_part(self) -> nn.Module:
-        """Module that the engine compiles if its option ``compile`` is set."""
+        """Module that the engine compiles if the engine option ``compile`` is set."""
         return self._held[0]
 
     def forward(self, **inputs: Tensor) -> Raw:
@@ -137,7 +137,7 @@ class ExportedModel(nn.Module):
         return values.permute(*(ours.index(axis) for axis in self._order))
 
     def _run(self, tensors: Sequence[Tensor]) -> Raw:
-        """Run the exported program on a batch. Fill up too small a batch with copies of its last request."""
+        """Run the exported program on a batch. If the batch is too small, pad it with copies of the last request."""
         count = len(tensors[0])
         lacking = max(self._batch.least - count, 0)
         if lacking:

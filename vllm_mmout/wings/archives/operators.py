@@ -69,8 +69,10 @@ ALLOWED: Final = frozenset(_ELEMENTWISE) | {f"{name}_" for name in _ELEMENTWISE}
 """Names of the operators in ``torch.ops.aten`` that every exported program may call, even an untrusted program. The
 engine option `TRUST` allows other operators."""
 _OVERLOAD: Final = re.compile(r"(?!(\w*_)?out\Z|data\Z)[A-Za-z]\w*")
-"""Pattern of the operator overloads that a program may call. It excludes "out", which writes into an argument, and
-"data", which does not check the lengths of packed sequences."""
+"""Pattern of the operator overloads that a program may call. It excludes the overloads "out" and "data".
+
+The overload "out" writes into an argument. The overload "data" does not check the lengths of packed sequences.
+"""
 _ELSEWHERE: Final = re.compile(
     r"torch\.ops\.torchvision\.nms\.default"
     r"|torch\.ops\.higher_order\.(cond|map_impl|scan|wrap_with_autocast|wrap_with_set_grad_enabled)"

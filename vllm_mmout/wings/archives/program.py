@@ -227,7 +227,7 @@ class GraphModule(Struct):
 
 
 class Range(Struct):
-    """Range of values of a symbolic size. None means no bound."""
+    """Smallest and largest value of a symbolic size. If a limit is None, the size is unlimited on that side."""
 
     min_val: int | None
     max_val: int | None
@@ -241,7 +241,10 @@ class SchemaVersion(Struct):
 
 
 class Program(Struct):
-    """Exported program from the file ``models/NAME.json``. Guards are dropped, because they are Python code."""
+    """Exported program, read from the file ``models/NAME.json`` in an archive.
+
+    The guards in the file are dropped, because they are Python code.
+    """
 
     graph_module: GraphModule
     opset_version: dict[Name, int]

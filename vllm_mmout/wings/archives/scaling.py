@@ -21,8 +21,11 @@ _KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[..., tuple[float, flo
     "offset": (("value",), lambda value: (value, 1.0, -math.inf, math.inf)),
     "scale": (("value",), lambda value: (0.0, value, -math.inf, math.inf)),
 }
-"""Maps each type of ``value_scaling`` in MLM 1.4, STAC's Machine Learning Model extension, to its numeric fields, and
-to a function that converts these numbers to (subtract, divide, minimum, maximum)."""
+"""Maps each type of ``value_scaling``, such as "min-max", to the names of its numeric fields and a function.
+
+The function converts the numbers in the fields to (subtract, divide, minimum, maximum). MLM 1.4, the Machine Learning
+Model extension of STAC, defines the types.
+"""
 
 
 _LARGEST: Final = 3.4e38

@@ -28,7 +28,7 @@ _ATTRIBUTE: Final = "mmout"
 the state of the request."""
 
 TensorsOrError: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
-"""Input tensors of a request by name. An error in their place makes the request fail."""
+"""Input tensors of a request by name, or the MMOutError of a request whose tensors could not be read."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class ActiveRequest:
     total_steps: int
     """Number of steps after which the request is finished."""
     preview_steps: Sequence[int] = ()
-    """Numbers of finished steps after which a preview of the result is sent."""
+    """Step numbers after which the client gets a preview. (5, 10) means previews after steps 5 and 10."""
     finished_steps: int = field(default=0, init=False)
     """Number of steps that are finished so far."""
 
@@ -128,7 +128,10 @@ class StepRunner:
         total_steps: int,
         preview_steps: Sequence[int] = (),
     ) -> ActiveRequest:
-        """Start a request of ``total_steps`` steps. It fails at once if ``tensors`` or ``params`` is an error."""
+        """Start a request of ``total_steps`` steps. The request fails if an MMOutError is passed instead of its input.
+
+        The error may be passed as ``tensors`` or as ``params``.
+        """
         fault = next((value for value in (tensors, params) if isinstance(value, MMOutError)), None)
         return ActiveRequest(
             fault or self._catch_errors(self._begun, tensors, params, total_steps), total_steps, preview_steps
@@ -193,7 +196,7 @@ class StepRunner:
         return each(lambda tensor: tensor[0], checked_group(each(lambda leaf: leaf[None], raw), 1, giver, ModelError))
 
     def _catch_errors(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of the model's author. Return its result, or its exception as an MMOutError."""
+        """Call a function that runs the model's code. Return its result, or its exception as an MMOutError."""
         try:
             return call(*args)
         except (InputError, ModelError) as error:

@@ -1,4 +1,4 @@
-"""Adapter that serves an author's iterative model (``begin``, ``step``, ``finish``) as a vLLM model."""
+"""Serve a PyTorch model with the methods ``begin``, ``step`` and ``finish`` as a vLLM model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class IterativeModel(SinglePassModel):
-    """Base class of vLLM models that wrap an author's iterative model.
+    """Base class of vLLM models that wrap a PyTorch model with the methods ``begin``, ``step`` and ``finish``.
 
     The pooler runs the steps, because only the pooler learns of every running request. vLLM passes to ``forward`` the
     tensors of the requests that begin, in the order of their rows in the batch.
@@ -56,7 +56,7 @@ class IterativeModel(SinglePassModel):
         return torch.empty((positions.shape[-1], 0), device=self._device)
 
     def try_out(self) -> None:
-        """Do nothing. Models of other kinds measure here how much memory a forward pass needs."""
+        """Do nothing. Unlike other models, an iterative model is not tried out on a dummy input at engine start."""
 
     def compile_forward(self, max_batch: int, *, if_faster: bool) -> None:
         """Log a warning, because an iterative model cannot be compiled."""
@@ -64,13 +64,13 @@ class IterativeModel(SinglePassModel):
 
 
 class StepPooler(IdentityPooler):
-    """vLLM pooler that runs the steps of the requests that vLLM scheduled. A step is a denoising step, for example."""
+    """vLLM pooler that runs the scheduled steps of an iterative model, such as denoising steps."""
 
     def __init__(self, steps: StepRunner) -> None:
         super().__init__()
         self._steps = steps
 
     def forward(self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata) -> Any:
-        """Run the steps of an iterative model that vLLM scheduled, and return the results of finished requests."""
+        """Run the scheduled steps. Return the results of finished requests, and previews of running requests."""
         with torch.inference_mode():
             return Stepped(*self._steps.advance(pooling_metadata))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 STEPS: Final = 50
-"""Default number of steps, the same as in diffusers, if neither request, ``config.json`` nor model class sets it."""
+"""Number of steps if the request, ``config.json`` and the model class do not set it. Diffusers has the same default."""
 MOST_STEPS: Final = 1000
 """Default maximum number of steps of a request, which ``config.json`` can change."""
 

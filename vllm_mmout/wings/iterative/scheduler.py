@@ -1,4 +1,7 @@
-"""Make vLLM run one denoising step of each request at a time. Each step counts as one token of the prompt."""
+"""Make vLLM run one denoising step of each request in each engine step.
+
+vLLM counts a denoising step as one token of the request's prompt.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class StepScheduler(Scheduler):
-    """vLLM's scheduler, limited to one token per request at a time. It also adds previews to vLLM's outputs."""
+    """vLLM's scheduler, limited to one denoising step per request in each engine step. It also outputs previews.
+
+    vLLM counts a denoising step as one token of the request's prompt.
+    """
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> None:
         # vLLM disables chunked prefill for models without a KV cache. A prompt longer than a step's token budget

@@ -14,14 +14,14 @@ _OWS: Final = "http://www.opengis.net/ows/1.1"
 _XLINK: Final = "http://www.w3.org/1999/xlink"
 _SET: Final = "WebMercatorQuad"
 _PIXEL: Final = 0.00028
-"""Side in metres of the pixel from which WMTS computes scale denominators (OGC 07-057r7, section 6.1)."""
+"""Pixel width in metres that the WMTS standard assumes for scale denominators (OGC 07-057r7, section 6.1)."""
 _URN: Final = "urn:ogc:def:crs:EPSG::3857"
 for _prefix, _namespace in (("", _WMTS), ("ows", _OWS), ("xlink", _XLINK)):
     register_namespace(_prefix, _namespace)
 
 
 def tilejson(layer: MapLayer, template: str) -> dict[str, Any]:
-    """Return the TileJSON 3.0 document of a result.
+    """Return the TileJSON 3.0 document that describes the map tiles of a result.
 
     Clients may read ``attribution`` as HTML, so the text in it is escaped. The legend of the classes is in the key
     ``classes``, which is not part of TileJSON. Results that are not classes have the ``range`` that is drawn from black
@@ -52,7 +52,9 @@ def tilejson(layer: MapLayer, template: str) -> dict[str, Any]:
 
 
 def capabilities(layer: MapLayer, template: str) -> bytes:
-    """Return the WMTS 1.0.0 capabilities (OGC 07-057r7) of a result. The tile matrix set is WebMercatorQuad.
+    """Return the WMTS 1.0.0 capabilities document (OGC 07-057r7) that describes the map tiles of a result.
+
+    The tile matrix set is WebMercatorQuad.
 
     Args:
         layer: the result.
@@ -106,7 +108,7 @@ def _matrix(matrices: Element, zoom: int) -> None:
 
 
 def _texts(parent: Element, namespace: str, **texts: str) -> None:
-    """Append a child element to ``parent`` for each keyword: the name is its tag, the value its text."""
+    """Append a child element with a text to ``parent`` for each keyword argument ``tag=text``."""
     for name, text in texts.items():
         SubElement(parent, f"{{{namespace}}}{name}").text = text
 

@@ -28,7 +28,7 @@ from vllm_mmout.outputs.saved import class_names_in, palette_of
 from vllm_mmout.wings.map_tiles.web_mercator import CRS, FINEST, HALF, NORTH, SIDE, Box, Metres, Tile
 
 _LARGEST: Final = 4096
-"""Largest height and width in pixels of an image that is read as a whole. A larger file needs overviews."""
+"""Maximum height and width in pixels of a GeoTIFF without overviews. A larger file needs a smaller overview."""
 _GDAL: Final = {
     "GDAL_NUM_THREADS": "1",
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # a stored result is one file
@@ -46,8 +46,9 @@ class MapLayer:
         self._path = path
         self._dataset = dataset
         self.growing = growing
-        """Whether the file is the preview picture of a result that is still being computed. Its values are colours, so
-        a legend cannot name them."""
+        """Whether the file is a preview of a result that is still being computed.
+
+        The pixels of a preview are colours, so a legend cannot name their values."""
         self.bands = (1, 2, 3) if dataset.count == 3 or growing else (1,)
         """Numbers (from 1) of the bands that are drawn."""
         self._factors = dataset.overviews(1)
@@ -71,7 +72,7 @@ class MapLayer:
 
     @property
     def classes(self) -> list[tuple[int, str | None, str]] | None:
-        """Number, name and colour (#rrggbb) of each class, or None if the pixels are not classes."""
+        """List of (number, name, colour as #rrggbb), one entry for each class. None if the pixels are not classes."""
         palette = self._palette()
         if palette is None:
             return None
@@ -82,7 +83,11 @@ class MapLayer:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Smallest and largest valid value of the drawn bands, from the file's statistics if it has them."""
+        """Minimum and maximum of the valid pixels in the drawn bands.
+
+        The values come from the statistics in the file. If the file has no statistics, its pixels are read. Large files
+        are then read at reduced size.
+        """
         items = [self._dataset.tags(band) for band in self.bands]
         if all("STATISTICS_MINIMUM" in item for item in items):
             lows, highs = ([float(item[f"STATISTICS_{end}"]) for item in items] for end in ("MINIMUM", "MAXIMUM"))
@@ -132,7 +137,10 @@ class MapLayer:
         return Box(west, south, 180.0, north), Box(-180.0, south, west + width - 360, north)
 
     def _palette(self) -> NDArray[np.uint8] | None:
-        """Return each class's colour from the file, or else default colours, or None if the pixels are not classes."""
+        """Return the RGB colours of the classes, uint8 [classes, 3]. Return None if the pixels are not classes.
+
+        If the file has class names but lacks colours, the classes get default colours.
+        """
         dataset = self._dataset
         if dataset.count != 1 or np.dtype(dataset.dtypes[0]).kind not in "iu":
             return None
@@ -140,7 +148,10 @@ class MapLayer:
         return default_palette(len(names)) if palette is None and names else palette
 
     def _density(self, x: float, y: float) -> tuple[float, float]:
-        """Return the file's pixels per Web Mercator metre at a point, along its coarser and along its finer axis."""
+        """Return the pixel density of the file at a point, along both axes of the map. The lower density is first.
+
+        The unit is pixels of the file per Web Mercator metre.
+        """
         xs, ys = transform(CRS, self._dataset.crs, [x, x + 1, x], [y, y, y + 1])
         a, b, _, d, e, _ = self._dataset.transform[:6]
         steps = np.linalg.solve([[a, b], [d, e]], [np.subtract(xs[1:], xs[0]), np.subtract(ys[1:], ys[0])])
@@ -154,7 +165,10 @@ class MapLayer:
         return fitting[-1] if fitting else None
 
     def _warped(self, tile: Tile, level: int | None) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Read a tile's bands [bands, height, width] in Web Mercator, and the mask of its valid pixels [height, width].
+        """Read a tile's pixels in Web Mercator. Return the pixels and the mask of the valid pixels.
+
+        The arrays have the shapes [bands, height, width] and [height, width]. ``level`` is the index of the overview to
+        read, or None for full resolution.
 
         Single bands of integers, which may be classes, and pictures, whose colours may be those of classes, are
         resampled by nearest neighbour, and others bilinearly.

@@ -98,7 +98,7 @@ def _tile_endpoint(address: ResultAddress) -> Endpoint:
 
 def _document_endpoint(address: ResultAddress, document: Callable[[MapLayer, str], bytes], media_type: str) -> Endpoint:
     async def send_document(request: Request) -> Response:
-        """Send a document from which web maps and QGIS learn the URLs of the tiles of a result."""
+        """Send a TileJSON or WMTS document, which tells web maps and QGIS the URLs of a result's map tiles."""
         try:
             file = await address.find(request, growing=True)
             template = address.url(request, "/tiles/{z}/{x}/{y}.png")
@@ -116,7 +116,10 @@ def _tilejson(layer: MapLayer, template: str) -> bytes:
 
 
 async def _drawn(request: Request, file: ResultFile, draw: Callable[[MapLayer], bytes]) -> bytes:
-    """Open a result, and return what ``draw`` makes of it. Do nothing if the client has disconnected."""
+    """Open a result file as a `MapLayer`, call ``draw`` with the layer, and return the bytes from ``draw``.
+
+    Raise ClientDisconnect if the client disconnects first.
+    """
 
     def opened_and_drawn() -> bytes:
         try:

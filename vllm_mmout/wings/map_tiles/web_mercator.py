@@ -42,7 +42,7 @@ class Metres(NamedTuple):
         return cls(*metres(box.west, box.south), *metres(box.east, box.north))
 
     def intersection(self, other: Metres) -> Metres | None:
-        """Return the area that is also in ``other``, or None if the boxes do not overlap."""
+        """Return the overlap of this box and the box ``other``. Return None if the boxes do not overlap."""
         lower, upper = map(max, self[:2], other[:2]), map(min, self[2:], other[2:])
         box = Metres(*lower, *upper)
         return box if box.left < box.right and box.bottom < box.top else None
@@ -94,7 +94,7 @@ def metres(longitude: float, latitude: float) -> tuple[float, float]:
 
 
 def tile_range(box: Box, zoom: int) -> tuple[int, int, int, int]:
-    """Return (first row, last row, first column, last column) of the tiles that a box touches."""
+    """Return (first row, last row, first column, last column) of the map tiles that a box touches at a zoom level."""
     extent, width, last = Metres.of(box), 2 * HALF / 2**zoom, 2**zoom - 1
     numbers = (HALF - extent.top, HALF - extent.bottom, extent.left + HALF, extent.right + HALF)
     north, south, west, east = (min(max(math.floor(number / width), 0), last) for number in numbers)

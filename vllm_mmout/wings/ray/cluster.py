@@ -75,7 +75,10 @@ class Cluster:
             raise MMOutError(refusal(address, error)) from error
 
     def records(self, rows: Sequence[Mapping[str, str]], job: RunSettings) -> Iterator[SceneRecord]:
-        """Run the scenes in ``rows``, made by `row_of`, on the cluster. Yield each outcome when it is known."""
+        """Run scenes on the cluster. Yield the outcome of each scene as soon as the scene is done or has failed.
+
+        `row_of` makes the ``rows``, one for each scene.
+        """
         for row in dataset_of(rows, job, **self._places).iter_rows():
             yield msgspec.json.decode(row[RECORD], type=SceneRecord)
 
@@ -97,12 +100,15 @@ def dataset_of(rows: Sequence[Mapping[str, str]], job: RunSettings, **places: An
 
 
 def row_of(scene: str, name: str, options: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return a scene's dataset row: its path, the ``name`` of its result files, and its options as JSON."""
+    """Return a row of the Ray dataset for a scene. ``name`` is the name of the scene's result files.
+
+    The row holds the options as JSON.
+    """
     return {SCENE: scene, NAME: name, OPTIONS: msgspec.json.encode(options or {}, order="sorted").decode()}
 
 
 def _cause(error: BaseException) -> str:
-    """Return the message of the innermost cause of an error that has a message, without its traceback."""
+    """Return the message of the innermost cause of ``error``. Skip causes whose message is empty."""
     cause = getattr(error, "cause", None) or error.__cause__
     message = "" if cause is None else _cause(cause)
     return message or str(error)

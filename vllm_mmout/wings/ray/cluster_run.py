@@ -1,4 +1,4 @@
-"""Run many scenes on a cluster for ``vllm-mmout run --ray``, and write a report."""
+"""Implement ``vllm-mmout run --ray``: run many scenes on a Ray cluster, and write a report."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ class ClusterRun:
         return 1 if failed else 0
 
     def _run_scenes(self, names: Mapping[str, str]) -> Iterator[SceneRecord]:
-        """Run the scenes that are the keys of ``names``. Yield their outcomes. Large scenes are cut into windows."""
+        """Run scenes on the cluster, and yield the outcome of each scene. ``names`` maps scenes to result names.
+
+        With ``--ray-split``, large scenes are cut into windows, and the windows' results are joined.
+        """
         if not names:
             return
         cut = cut_large_scenes(self._cluster, self._job, list(names.items()), self._split) if self._split else {}
@@ -130,7 +133,7 @@ def _stem(address: str) -> str:
 
 
 def _fault(scene: str, name: str) -> str | None:
-    """Return an error message if an object store would refuse the scene's address or the result's name, else None."""
+    """Check a scene's address and result name by the rules of object stores. Return an error message or None."""
     fault = address_fault(scene) if in_bucket(scene) else None
     if fault is None and (why := key_fault(name)) is not None:
         fault = f"{_printable(scene)!r} {why}, which is not allowed in the name of a result; rename the scene"
@@ -154,7 +157,7 @@ def absolute(path: str, *, only_if_there: bool = False) -> str:
 
 
 def _show(record: SceneRecord, out: TextIO) -> None:
-    """Print the path of a scene's main result file, or its error."""
+    """Print the path of a scene's main result file to ``out``, or the scene's error to standard error."""
     if record.error is None:
         tqdm.write(record.files[0].address, file=out)
     else:

@@ -29,7 +29,7 @@ _OF_TOKENS: Final = re.compile(r"\btoken|\bauth(?!or\b|ors\b)|authenticat", re.I
 
 
 def token_source() -> str | None:
-    """Return the name of the variable or file that holds this machine's Ray token, or None without a token."""
+    """Return the name of the variable or file with this machine's Ray token. Return None if no token is found."""
     if os.environ.get(_TOKEN):
         return _TOKEN
     if path := os.environ.get(_PATH):
@@ -38,9 +38,9 @@ def token_source() -> str | None:
 
 
 def use_token(address: str) -> None:
-    """Make Ray send a token if this machine has one and the cluster uses tokens. Call this before importing Ray.
+    """Make Ray send this machine's token to the cluster, if the cluster requires a token.
 
-    A value of RAY_AUTH_MODE is kept.
+    Call this before importing Ray. If RAY_AUTH_MODE is set, its value is kept.
 
     Raises:
         MMOutError: RAY_AUTH_MODE is ``token``, but the cluster uses no token.
@@ -107,7 +107,10 @@ def refusal(address: str | None, error: Exception) -> str:
 
 
 def _host_and_port(address: str) -> tuple[str, int] | None:
-    """Return host and port of ``HOST:PORT`` or ``ray://HOST:PORT``, or None for addresses such as ``auto``."""
+    """Split a Ray cluster's address into (host, port). Return None for an address without a port, such as ``auto``.
+
+    The address may begin with ``ray://``.
+    """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
 

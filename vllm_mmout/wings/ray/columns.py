@@ -25,10 +25,10 @@ def rows_of(batch: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
 
 
 def columns_of(results: Sequence[MultimodalRequestOutput], params: OutputParams) -> dict[str, NDArray[Any]]:
-    """Return the columns with results that `vllm_mmout.ray.predict` adds to a batch of a Ray dataset.
+    """Convert results to the columns that `vllm_mmout.ray.predict` adds to a batch of a Ray dataset.
 
-    These are ``error``, and ``path`` if files were written, otherwise ``output`` (bytes of a file) and ``format``. With
-    several processors, or kinds of output, each name gets the name of one appended, such as ``output_mask``.
+    The columns are ``error``, and ``path`` if files were written, otherwise ``output`` (bytes of a file) and
+    ``format``. With several processors or kinds of output, each of them has its own columns, such as ``output_mask``.
     """
     several = bool(params.named)
     columns: dict[str, list[Any]] = {"error": [None if r.error is None else str(r.error) for r in results]}
@@ -45,7 +45,10 @@ def columns_of(results: Sequence[MultimodalRequestOutput], params: OutputParams)
 
 
 def _file(output: Any) -> tuple[bytes | None, str | None]:
-    """Encode ``output`` in its default file format. Return (bytes, format name), or (None, None) if it is None."""
+    """Encode ``output`` in its default file format, and return (bytes, format name).
+
+    Return (None, None) if ``output`` is None.
+    """
     if output is None:
         return None, None
     unbounded = AnswerBudget(sys.maxsize)

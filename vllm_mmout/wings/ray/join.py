@@ -31,7 +31,7 @@ class CutScene:
     """Height and width of the scene in pixels."""
     parts: list[ScenePart]
     area: PlacedArea | None = None
-    """Area of interest in pixels of the scene, or None. Pixels of the joined result outside of it become nodata."""
+    """Area of interest in pixels of the scene, or None. The joined result is nodata outside the area of interest."""
     records: dict[int, SceneRecord] = field(default_factory=dict)
     """Outcomes of the windows that have run. Each key is a window's index in ``parts``, the list of the scene's
     windows."""

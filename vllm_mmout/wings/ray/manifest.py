@@ -44,9 +44,10 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 @dataclass(frozen=True)
 class Manifest:
-    """Stored outcomes of scenes in a results folder, for runs with equal model, options and engine flags.
+    """Stored outcomes of the scenes in a results folder.
 
-    Several processes may use the same records. All methods block.
+    An outcome is reused only in runs with equal model, options and engine flags. Several processes may use the same
+    records. All methods block.
     """
 
     out: str
@@ -102,9 +103,10 @@ class Manifest:
         return len(self.objects.keys(self._starts(run, scene, options)))
 
     def count_start(self, run: str, scene: str, options: Mapping[str, Any]) -> None:
-        """Record that a scene was started once more, so that scenes that repeatedly crash a worker are recognized.
+        """Add 1 to the number of times that a scene was started.
 
-        ``run`` is the unique name of one run of ``vllm-mmout run --ray``.
+        The number shows which scenes repeatedly crash their worker. ``run`` is the unique name of one run of
+        ``vllm-mmout run --ray``.
         """
         self.objects.write(f"{self._starts(run, scene, options)}/{secrets.token_hex(8)}", b"")
 

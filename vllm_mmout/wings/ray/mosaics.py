@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 _MOSAIC: Final = "mosaic"
-"""Value of `SceneRecord.scene` in the stored record of a mosaic. Records of scenes have the scene's address there."""
+"""Value of `SceneRecord.scene` in the record of a mosaic. In a scene's record, the value is the scene's address."""
 _RESULTS: Final = "results"
 """Key in `SceneRecord.known` for the addresses of a mosaic's results, which ``vllm-mmout run`` prints."""
 
@@ -60,11 +60,14 @@ class _Settings:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Settings that are stored with the mosaic's result. A later run reuses the result only if they are equal."""
+        """Settings that are stored with the mosaic's result. A later run with the same settings reuses the result."""
         return {"scenes": self.scenes, "grid": self.grid, "file": self.file}
 
     def plan(self, folder: Path) -> MosaicPlan:
-        """Plan how scenes are run and joined to a map in ``folder``. Raise MMOutError if the settings are invalid."""
+        """Plan how the scenes run and how their results are joined. The joined map will be written to ``folder``.
+
+        Raise MMOutError if the settings are invalid.
+        """
         from vllm_mmout.commands.engine import binding_of
         from vllm_mmout.engine.mosaic.mosaic import Mosaic, as_mosaic
         from vllm_mmout.engine.mosaic.plan import Limits, MosaicPlan
@@ -145,7 +148,10 @@ def _take(run: MosaicRun, index: int, record: SceneRecord) -> None:
 
 
 def _moved(settings: _Settings, folder: Path, result: MultimodalRequestOutput) -> dict[str, Any]:
-    """Move a map's files from ``folder`` to the results folder. Return the fields of a `SceneRecord` about them."""
+    """Move a map's files from ``folder`` to the results folder. Return fields for the map's `SceneRecord` as a dict.
+
+    The fields are ``files``, ``assumed`` and ``known``. Raise InputError if a file would replace an input scene.
+    """
     objects = settings.manifest.objects
     files = main_last(file for file in folder.iterdir() if file.is_file())
     for file in files:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 FOLDER: Final = ".vllm-mmout"
 """Name of the folder for internal files, inside the results folder."""
 PARTS: Final = f"{FOLDER}/parts"
-"""Name of the folder for intermediate results, such as those from windows of a scene. They are deleted after
-joining."""
+"""Name of the folder for intermediate results, such as the results of a scene's windows. Intermediate results are
+deleted after they have been joined to the final result."""
 RUNS: Final = f"{FOLDER}/runs"
 """Name of the folder for temporary files. They are deleted when all scenes are done."""
 
@@ -61,7 +61,7 @@ class Objects:
         self._store: ObjectStore = object_store(self._root)[0]
 
     def address(self, name: str) -> str:
-        """Return the address of the file ``name`` (a path or a URL), as a user would write it."""
+        """Return the path or URL of the file ``name``. ``name`` is relative to the results folder or bucket."""
         return f"{self._root}{name}"
 
     def read(self, name: str) -> bytes | None:

@@ -38,7 +38,7 @@ NAME: Final = "name"
 RECORD: Final = "record"
 """Dataset column with the outcome of a scene: a `SceneRecord` as JSON."""
 MOST_STARTS: Final = 4
-"""Maximum number of starts of a scene. A scene that crashed its worker is started again alone, not in a batch."""
+"""Maximum number of attempts to run a scene. After a scene crashed its worker, the scene runs alone, not in a batch."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class _ManifestRow:
 
     @property
     def is_part(self) -> bool:
-        """Whether the result is only a part, such as that of a window, which is later joined with other results."""
+        """Whether the result is only a part of a larger result, for example the result of one window of a scene."""
         return self.name.startswith(f"{PARTS}/")
 
 
@@ -185,7 +185,7 @@ def _record(
 
 
 def _given_up(entry: _ManifestRow, manifest: Manifest) -> SceneRecord:
-    """Return an error as the outcome of a scene that crashed its worker too often. Also store it."""
+    """Store an error as the outcome of a scene that crashed its worker too often, and return this outcome."""
     error = f"whatever ran this scene ended {MOST_STARTS} times before it was done; run it alone to see why"
     record = SceneRecord(scene=entry.scene, options=entry.options, error=error)
     manifest.write(record)

@@ -1,4 +1,4 @@
-"""Define the flags of ``vllm-mmout run`` for a Ray cluster, and start such runs."""
+"""Define the flags that make ``vllm-mmout run`` use a Ray cluster, and start runs on the cluster."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def asked(options: argparse.Namespace) -> list[str]:
 
 
 def run(options: argparse.Namespace, params: OutputParams) -> int:
-    """Run scenes on a cluster and return the exit status."""
+    """Run the model on the input scenes, on a Ray cluster. Return the exit status of ``vllm-mmout run``."""
     if options.ray is None:
         raise OptionError(f"{', '.join(asked(options))} is for a run on a cluster; add --ray")
     if params.mosaic is not None and options.ray_split is not None:

@@ -45,7 +45,10 @@ def _normalised(flags: Sequence[str]) -> list[tuple[str, list[Any]]]:
 
 
 def _value(text: str) -> Any:
-    """Parse a flag's value if it is a JSON object, so that spaces in it do not matter. Return other text unchanged."""
+    """Parse a flag's value if the text is a JSON object. Return any other text unchanged.
+
+    Spaces in the JSON text then do not change the hash.
+    """
     try:
         return msgspec.json.decode(text) if text.startswith("{") else text
     except msgspec.DecodeError:
@@ -53,7 +56,10 @@ def _value(text: str) -> Any:
 
 
 def _files(model: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the name and content hash of each model file. Weights have size and modification time instead of a hash."""
+    """Yield (name, content hash) for each JSON file of a model, and (name, size, modification time) for weights files.
+
+    Other files and hidden files are skipped.
+    """
     for path in sorted(model.rglob("*")) if model.is_dir() else [model] if model.is_file() else []:
         name = path.relative_to(model)
         if any(part.startswith(".") for part in name.parts) or not path.is_file():

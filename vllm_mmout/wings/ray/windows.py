@@ -55,9 +55,10 @@ def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePa
 
 
 def _windows_along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (start, end, kept start, kept end) of each window along one axis. Windows overlap, kept parts do not.
+    """Yield (start, end, kept start, kept end) in pixels of each window along one axis of the scene.
 
-    The kept parts make up the joined result.
+    The windows overlap. Only the kept part of each window goes into the joined result, and the kept parts do not
+    overlap.
     """
     stride = starts[1] - starts[0] if len(starts) > 1 else tile
     tiles = max(1, side // stride)
@@ -69,7 +70,10 @@ def _windows_along(starts: Sequence[int], size: int, tile: int, side: int) -> It
 
 
 def facts_of(output: Any) -> dict[str, Any]:
-    """Return the metadata of a window's result that its GeoTIFF cannot hold, such as units, as a JSON object."""
+    """Return the metadata that the GeoTIFF of a window's result cannot store, such as units and class names.
+
+    The values can be encoded as JSON. Raise OptionError if the result is not a raster.
+    """
     if not isinstance(output, RasterOutput):
         raise OptionError(
             f"a {type(output).__name__} cannot be joined from windows; leave --ray-split out, or choose a processor"

@@ -13,7 +13,8 @@ from vllm_mmout.wings.stac.documents import Json, as_number
 from vllm_mmout.wings.stac.sentinel2 import APPLIED, SENTINEL_2, ProductCounts, is_optical
 
 _BAND_LIST_FIELDS: Final = ("bands", "eo:bands", "raster:bands")
-"""Fields of a STAC asset that list its bands. STAC 1.1 uses the first, extensions of STAC 1.0 the others."""
+"""Fields of a STAC asset that list its bands. STAC 1.1 uses ``bands``. Extensions of STAC 1.0 use ``eo:bands`` and
+``raster:bands``."""
 _MOST: Final = 10_000
 
 

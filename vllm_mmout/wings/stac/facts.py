@@ -25,7 +25,8 @@ _THUMBNAIL: Final = 512
 """Maximum width and height of a thumbnail, in pixels."""
 _PIECE: Final = 1 << 20
 _SHA_256: Final = "1220"
-"""Prefix of a SHA-256 hash in the multihash format: the codes of the algorithm and of its length, 32 bytes."""
+"""Prefix of a SHA-256 hash in the multihash format, in hexadecimal. It is 12, the code of SHA-256, followed by 20, the
+hash's length of 32 bytes."""
 _STATISTICS: Final = {
     "minimum": "STATISTICS_MINIMUM",
     "maximum": "STATISTICS_MAXIMUM",
@@ -64,7 +65,10 @@ class ResultFacts:
 
     @cached_property
     def acquisition_times(self) -> tuple[datetime, datetime, bool]:
-        """Tuple (first, last, known) of acquisition times. If not known, both are the file's modification time."""
+        """First acquisition time, last acquisition time, and a bool that is True if the times are known.
+
+        If the bool is False, both times are the file's modification time.
+        """
         try:
             known = sorted(_utc(text) for text in self.tags.get(DATES, "").split("\n") if text)
         except ValueError:
@@ -106,7 +110,10 @@ class ResultFacts:
 
     @property
     def box(self) -> list[float] | None:
-        """Bounding box (west, south, east, north) in degrees. West exceeds east if it crosses the antimeridian."""
+        """Bounding box (west, south, east, north) of the footprint in degrees. None if the footprint is unknown.
+
+        West exceeds east if the box crosses the antimeridian.
+        """
         shape = self.footprint
         if shape is None:
             return None
@@ -166,7 +173,10 @@ class ResultFacts:
 
     @cached_property
     def _colours(self) -> dict[int, tuple[int, ...]]:
-        """Colour table of the GeoTIFF, RGBA by pixel value, or an empty dict if the file lacks it."""
+        """Colour table of the GeoTIFF as a dict from pixel value to (red, green, blue, alpha).
+
+        The dict is empty if the GeoTIFF has no colour table.
+        """
         from rasterio.enums import ColorInterp
 
         data = self._dataset
@@ -190,7 +200,10 @@ class ResultFacts:
         return classes
 
     def thumbnail(self) -> Image:
-        """Return a picture of the result, at most 512 pixels wide and high. Classes have their colours."""
+        """Return a picture of the result, at most 512 pixels wide and high.
+
+        Pixel values with an entry in the GeoTIFF's colour table are shown in their colours.
+        """
         data = self._dataset
         longer = max(data.height, data.width, _THUMBNAIL)
         size = [max(1, round(side * _THUMBNAIL / longer)) for side in (data.height, data.width)]

@@ -94,7 +94,7 @@ def _ids(place: PurePath, files: Sequence[PurePath]) -> list[str]:
 
 
 def _check(target: PurePath, files: Sequence[PurePath]) -> None:
-    """Raise InputError if a new STAC collection would overwrite other files, or drop fields of an old collection.
+    """Raise InputError if a STAC collection would overwrite unrelated files, or drop fields of an existing collection.
 
     ``target`` is the collection file. If it exists, it must be a STAC collection without fields that this package does
     not write. An item is written beside each of the GeoTIFFs ``files``.
@@ -155,7 +155,10 @@ def _check_collection(document: Document, target: PurePath) -> None:
 
 
 def _own_links(document: Document) -> list[Any]:
-    """Return the links of a STAC item without links to itself and to its collection, which are written anew later."""
+    """Return the links that a STAC item keeps when it is rewritten.
+
+    Links to the item itself and to its collection are left out.
+    """
     return [link for link in _links(document) if link.get("rel") not in {"self", "root", "parent", "collection"}]
 
 
@@ -182,7 +185,10 @@ def extent_of(items: Sequence[Item]) -> Extent | None:
 
 
 def summaries_of(items: Sequence[Item]) -> dict[str, Any]:
-    """Return the summaries of a STAC collection: the values of each property in `_SUMMARY_PROPERTIES` in its items."""
+    """Return the summaries of a STAC collection. A summary lists all values that a property has in ``items``.
+
+    The properties are `_SUMMARY_PROPERTIES`.
+    """
     values = {
         key: sorted({item.properties[key] for item in items if item.properties.get(key)}) for key in _SUMMARY_PROPERTIES
     }

@@ -169,7 +169,10 @@ class _Reader:
         return without_secrets(place) if is_remote else str(as_local_path(place).absolute())
 
     def file(self, asset: _Asset, notes: tuple[str, ...]) -> CataloguedFile:
-        """Return an asset's file, with its metadata in the STAC item. ``notes`` become warnings of the result."""
+        """Return the file of a STAC asset, with the metadata that the STAC item states about the file.
+
+        The texts ``notes`` become warnings of the result.
+        """
         fields, href = asset.fields, asset.fields.get("href")
         called = f"asset {asset.key!r} of STAC item {self.name}"
         if not isinstance(href, str):

@@ -36,7 +36,7 @@ class ItemRoutes(ServerExtension):
     """Server extension that serves a STAC item for each stored result, and a STAC collection of all results."""
 
     def attach(self, app: FastAPI) -> None:
-        """Register the routes on the app."""
+        """Add the routes of the STAC items and of the STAC collection to the server's FastAPI app."""
         addresses = result_addresses()
         for address in addresses:
             if address.finished is None:
@@ -51,7 +51,10 @@ class ItemRoutes(ServerExtension):
             _add(app, COLLECTION, partial(_collection, lists), JSON, [])
 
     async def start(self, service: Service, state: State) -> None:
-        """Create a lock, so that STAC items are made one at a time. Each needs the checksum of a whole file."""
+        """Create the lock that lets the server make only one STAC document at a time.
+
+        To make an item, the server reads a whole file for its checksum.
+        """
         del service
         state.mmout_stac = asyncio.Lock()
 
@@ -62,7 +65,7 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
 
 def _add(app: FastAPI, path: str, work: Work, media_type: str, parameters: list[dict[str, Any]]) -> None:
     async def stac(request: Request) -> Response:
-        """Send the STAC item of a result, or the STAC collection of the newest results."""
+        """Send the STAC document of this route: the item of one result, or the collection of the newest results."""
         try:
             return await work(request)
         except Exception as error:  # noqa: BLE001 - each error is the answer to its own request
@@ -89,7 +92,7 @@ async def _item(find: Callable[[Request], Awaitable[FinishedResult]], request: R
 async def _collection(
     lists: Sequence[Callable[[Request, int], Awaitable[Sequence[FinishedResult]]]], request: Request
 ) -> Response:
-    """Send a STAC collection of the newest results, which the functions ``lists`` return."""
+    """Send a STAC collection of the server's newest results. Each function in ``lists`` returns some of the results."""
     results = [result for newest in lists for result in await newest(request, _MAX_RESULTS)]
 
     def content() -> dict[str, Any]:

@@ -83,7 +83,10 @@ def _day(text: str) -> date:
 
 
 def sensor_of_item(name: str, properties: Json) -> str | None:
-    """Return the sensor that a STAC item's platform, instruments or id name, or None if it is unknown."""
+    """Return the sensor of a STAC item, or None if the sensor is unknown.
+
+    The sensor's name is searched for in the item's platform, constellation and instruments, and then in its id.
+    """
     instruments = properties.get("instruments")
     words = [
         properties.get("platform"),

@@ -28,7 +28,10 @@ def check() -> None:
 
 
 def spare(path: PurePath) -> None:
-    """Raise SaveError if the STAC item or thumbnail of a new result at ``path`` would overwrite another file."""
+    """Check that the STAC item and thumbnail of a new result at ``path`` will not overwrite unrelated files.
+
+    Raise SaveError if an unrelated file is in the way.
+    """
     beside, picture = path.with_suffix(ITEM_SUFFIX), _thumbnail_of(path)
     if exists(beside):
         if not _is_item_of(beside, path):

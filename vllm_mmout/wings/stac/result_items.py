@@ -43,7 +43,7 @@ _GEOTIFF: Final = "image/tiff; application=geotiff; profile=cloud-optimized"
 _UNDATED: Final = "The input states no date; datetime is when the result was written."
 _NO_PLACE: Final = "The coordinate system has no place on Earth in longitude and latitude, so there is no geometry."
 DATA: Final = "data"
-"""Key, in a STAC item's ``assets``, of the result's GeoTIFF."""
+"""Key of the result's GeoTIFF in the ``assets`` of a STAC item."""
 
 
 def item_of(path: str | PurePath, *, options: OutputParams | None = None, inputs: Sequence[str] = ()) -> Item:
@@ -71,9 +71,10 @@ def described(
     inputs: Sequence[str] = (),
     hashed: bool = True,
 ) -> Item:
-    """Return the STAC item that describes a result's GeoTIFF. ``facts`` come from `opened_result`.
+    """Return the STAC item that describes a result's GeoTIFF.
 
-    With ``hashed`` False it has no checksum, for which the whole file is read.
+    ``facts`` is the metadata that `opened_result` yields. ``place`` is the file's path, or its address in a bucket. If
+    ``hashed`` is False, the item has no checksum. To compute a checksum, the whole file is read.
     """
     pystac = stac_package("pystac", "a STAC item")
     first, last, is_stated = facts.acquisition_times
@@ -118,7 +119,7 @@ def as_address(path: str) -> str:
 
 @contextmanager
 def opened_result(path: str | PurePath, name: str | None = None) -> Iterator[ResultFacts]:
-    """Open a result's GeoTIFF and yield its metadata. A file in a bucket is downloaded before.
+    """Open a result's GeoTIFF and yield its metadata. A file in a bucket is first downloaded to a temporary folder.
 
     ``name`` is the name of the result, which may contain its date. None: the name of the file.
     """

@@ -28,7 +28,10 @@ _OTHER_PRODUCT: Final = re.compile(r"HLS", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ProductCounts:
-    """Metadata of a Sentinel-2 item (level 1C or 2A) which tells whether its pixel values have an offset of 1000."""
+    """Facts about a Sentinel-2 item (level 1C or 2A) that determine the offset of its pixel values.
+
+    Such pixel values are called counts. Since 2022 the counts of Sentinel-2 products are increased by 1000.
+    """
 
     name: str
     """Id of the item."""
@@ -36,7 +39,7 @@ class ProductCounts:
     """ESA's processing baseline, such as "05.10". None if the item states none, or states 99.99, which marks products
     that ESA did not process."""
     applied: bool
-    """Whether the STAC item says that the offset of its Sentinel-2 product is already applied to the pixel values."""
+    """Whether the STAC item says that the offset is already applied to the pixel values."""
 
     @classmethod
     def of(cls, item: Json, name: str, properties: Json, sensor: str | None) -> Self | None:
@@ -53,11 +56,11 @@ class ProductCounts:
         return cls(name, _text_of(properties.get(_BASELINE)), properties.get(APPLIED) is True)
 
     def packing(self, scale: float | None) -> Packing:
-        """Derive a band's offset from ESA's processing baseline if the STAC item lacks it. Return scale and offset.
+        """Return the scale and offset of a band for which the STAC item states no offset.
 
-        The offset is 0 if the item says that it is already applied. ``scale`` is the scale that the item states. If it
-        is None, return the scale of all Sentinel-2 products, or 1 if the item says neither its processing baseline nor
-        that the offset is already applied.
+        The offset is derived from ESA's processing baseline. It is 0 if the item says that the offset is already
+        applied. ``scale`` is the scale that the item states. If ``scale`` is None, return the scale of all Sentinel-2
+        products, or 1 if the item says neither its processing baseline nor that the offset is already applied.
         """
         known = _SCALE if scale is None else scale
         item = "the STAC item"
@@ -86,7 +89,10 @@ def is_optical(names: Iterable[str]) -> bool:
 
 
 def check_shifts(files: Sequence[CataloguedFile]) -> None:
-    """Raise InputError if two optical bands of a STAC item have different offsets."""
+    """Raise InputError if two optical bands of a STAC item have different offsets of their pixel values.
+
+    All optical bands of a Sentinel-2 product have the same offset.
+    """
     shifts: dict[int, str] = {}
     for file in files:
         for band in file.bands:

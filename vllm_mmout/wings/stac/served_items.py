@@ -57,7 +57,7 @@ def served_item(result: FinishedResult, url: Callable[[str], str], *, hashed: bo
 
 @lru_cache(maxsize=1024)
 def _content(path: Path, name: str, *, hashed: bool) -> str:
-    """Return the STAC item of a stored result as JSON text. Cached, because a stored result never changes."""
+    """Return the STAC item of a stored result as JSON text. The text is cached, because stored results never change."""
     with opened_result(path, name) as facts:
         return json.dumps(described(facts, path, hashed=hashed).to_dict(transform_hrefs=False))
 

@@ -63,7 +63,8 @@ class TerratorchConfig:
     """Whether the network was trained with location and dates. False if the data module sets ``use_metadata`` to
     false."""
     pretrained: Mapping[str, Any]
-    """The table ``pretrained_cfg`` of config.json."""
+    """Dict under the key ``pretrained_cfg`` of config.json. It describes the network, its input images and the data
+    module."""
     overrides: Mapping[str, Any]
     """The user's table ``"mmout": {"input": {...}}`` of config.json, which may set ``bands``, ``means``, ``stds`` and
     ``constant_scale``."""
@@ -224,7 +225,7 @@ def _band_names(band: Any) -> tuple[str, ...]:
 
 
 def _tile_size(model: Mapping[str, Any], size: tuple[int, int]) -> tuple[int, int]:
-    """Return the tile size (height, width) for tiled inference from config.json, or ``size`` if it is not set.
+    """Return the tile size (height, width) that config.json sets. Return ``size`` if config.json sets no tile size.
 
     ``model`` is the table ``pretrained_cfg.model`` of config.json. Height and width may be set separately.
     """

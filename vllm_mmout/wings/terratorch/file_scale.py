@@ -26,10 +26,10 @@ _ROUNDING: Final = 1e-6
 
 
 def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-    """Return an image's bands. Apply the files' scale if it differs from the model's, unless the request sets one.
+    """Return an image's bands. Apply the files' scale to the bands if it differs from the model's scale.
 
-    If integers state another scale than the model's, the files' scale and offset are applied. The values are floats
-    then, which the model takes as reflectance, without its own scale.
+    A scale or offset in the request overrides both. Only integers are compared, and only with a model's scale other
+    than 1. The scaled values are floats, which the model takes as reflectance without applying its own scale.
 
     Raises:
         InputError: the files state another scale than the model's, and not for all bands, or the model's scale is not
@@ -61,7 +61,10 @@ def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: Output
 
 
 def _holds_integers(layer: Layer) -> bool:
-    """Return whether a band's integers reach the model unscaled. NetCDF values, for example, are scaled on reading."""
+    """Return whether a band holds integers that are not scaled on reading.
+
+    The integers of a NetCDF file, for example, are scaled on reading.
+    """
     return layer.raster.dtype.kind in "iu" and not packing_of(layer).applied
 
 
@@ -82,7 +85,10 @@ def _model_says(scaling: ImageScaling) -> str:
 
 
 def _scale_note(packing: Packing, bands: Sequence[Layer], scaling: ImageScaling) -> str | None:
-    """Return a note for the user if a file's scale is not the model's ``constant_scale``, else None."""
+    """Return a note for the user that a file's scale differs from the model's scale. Return None if they are equal.
+
+    There is also a note if config.json sets no scale for the model.
+    """
     if scaling.scale is None:
         shifted = f"{packing.shift} was added to the numbers, and they" if packing.shift else "the numbers"
         return (

@@ -70,7 +70,7 @@ class TerratorchMapper(RasterMapper):
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Shapes and dtypes that the model requires of raw image tensors, by keyword argument of ``forward``."""
+        """Required shape and dtypes of each raw image tensor. The keys are keyword arguments of ``forward``."""
         frames = () if self.num_frames is None else (self.num_frames,)
         return {
             RAW.format(image.name): TensorSpec((len(image.bands), *frames, *self.crop), DTYPES) for image in self.images
@@ -283,7 +283,7 @@ def _common_dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
 
 
 def _check_integers(image: Modality, params: OutputParams, *, mixed: bool) -> None:
-    """Raise InputError if an image's integer pixels lack a scale, or if a scale would fit only some of its files.
+    """Raise InputError if no scale is set for an image's integers, or if the image mixes integer and float files.
 
     ``mixed`` says that some files of the image hold integers, and others hold floats.
     """

@@ -41,7 +41,10 @@ class TerratorchModel(nn.Module):
 
     @property
     def compiled_part(self) -> nn.Module:
-        """The network, compiled by torch.compile. Scaling is not compiled, because each input dtype would recompile."""
+        """The network, which torch.compile compiles.
+
+        The scaling of the images is not compiled, because each new input dtype would trigger another compilation.
+        """
         return self.network
 
     def forward(self, **inputs: Tensor) -> Tensor:
@@ -70,7 +73,10 @@ class TerratorchModel(nn.Module):
         return _tensor(output)
 
     def load_from(self, stored: Mapping[str, Any]) -> None:
-        """Load weights from a TerraTorch checkpoint (``{"state_dict": ...}``), or from a dict by weight name."""
+        """Load the network's weights from ``stored``.
+
+        ``stored`` is a TerraTorch checkpoint (``{"state_dict": ...}``), or a dict from weight name to weight.
+        """
         load_strictly(self.network, weights_of(stored, self.network), REMEDY)
 
     def _image(self, modality: Modality, inputs: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
@@ -105,14 +111,18 @@ def _standardised(raw: Tensor, scale: float | None, mean: Tensor, std: Tensor) -
 
 
 def _per_pixel(numbers: Tensor, images: Tensor) -> Tensor:
-    """Reshape statistics [n or 1, bands, (frames)] to broadcast over images [n, bands, (frames,) height, width]."""
+    """Append axes of length 1 to ``numbers``, so that statistics of each band broadcast over the pixels of ``images``.
+
+    ``numbers`` is [n or 1, bands] or [n or 1, bands, frames]. ``images`` is [n, bands, height, width] or [n, bands,
+    frames, height, width]. The returned tensor is float32, on the device of ``images``.
+    """
     return numbers.float().to(images.device).reshape(*numbers.shape, *(1,) * (images.ndim - numbers.ndim))
 
 
 def _tensor(output: Any) -> Tensor:
-    """Return the tensor that a network returned: itself, its attribute ``output``, or the last item of a list.
+    """Return the result tensor from the output of a network. Raise ModelError if the output has another form.
 
-    Raise ModelError for any other type.
+    The output may be the tensor, a list that ends with the tensor, or an object with either as attribute ``output``.
     """
     output = getattr(output, "output", output)
     if isinstance(output, list | tuple) and output:

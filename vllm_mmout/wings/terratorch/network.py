@@ -21,7 +21,7 @@ _FACTORY_TASKS = {
     "MultiLabelClassificationTask": "classification",
     "ScalarRegressionTask": "scalar_regression",
 }
-"""Name that TerraTorch's model factories use for each task class."""
+"""Value for the argument ``task`` of TerraTorch's model factories, by name of the task class."""
 
 
 def build_network(config: TerratorchConfig) -> nn.Module:
@@ -86,16 +86,17 @@ REMEDY = (
     ' "pretrained_cfg.model" that it was trained with; names may depend on the release of TerraTorch'
 )
 _TASK = "model."
-"""Name prefix of the network's weights in a checkpoint. Entries without it, such as weights of the loss, are needed
-only for training."""
+"""Prefix of the network's weight names in a checkpoint that a TerraTorch task saved. Entries without this prefix, such
+as weights of the loss, are needed only for training."""
 _AUXILIARY = "aux_heads."
 """Prefix of the names of auxiliary decoders' weights. Auxiliary decoders are used only in training."""
 
 
 def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tensor]:
-    """Return a checkpoint's weights by the network's names. Unknown names are kept, so that a strict load reports them.
+    """Return a checkpoint's weights, named as in ``network``.
 
-    ``stored`` is a checkpoint (``{"state_dict": ...}``), or weights by name, with or without the prefix ``model.``.
+    Weights that ``network`` lacks are kept, so that a strict load reports them. ``stored`` is a checkpoint
+    (``{"state_dict": ...}``), or weights by name, with or without the prefix ``model.``.
     """
     own = network.state_dict()
     # Position embeddings fit the image size that the folder sets, even if the training had another size.
@@ -112,7 +113,7 @@ def weights_of(stored: Mapping[str, Any], network: nn.Module) -> dict[str, Tenso
 
 
 def _network_weights(stored: Mapping[str, Any], network_state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the weights of the network in a checkpoint. The prefix "model." is removed from their names."""
+    """Return the network's weights from the checkpoint ``stored``. Remove the prefix "model." from the weight names."""
     entries = stored.get("state_dict")
     named: Mapping[str, Any] = stored if entries is None else entries
     of_task = {name.removeprefix(_TASK): weight for name, weight in named.items() if name.startswith(_TASK)}

@@ -17,7 +17,8 @@ _BACKBONES: Final[Mapping[str, tuple[int, int]]] = {
     "terramind_v1": (16, 0),
     "clay_v1": (8, 1),
 }
-"""Maps a prefix of a backbone's name to (patch side in pixels, number of class tokens). The first match counts."""
+"""Patch side in pixels and number of class tokens of TerraTorch's backbones. Each key is a prefix of backbone names.
+The first prefix that matches a name is used."""
 
 
 _DATED_TOKENS_PREFIX: Final = "prithvi_eo_v"
@@ -25,7 +26,9 @@ _DATED_TOKENS_PREFIX: Final = "prithvi_eo_v"
 
 
 def patches_of(arguments: Mapping[str, Any], frames: int | None = None) -> dict[str, int]:
-    """Return the known values of ``patch_size``, ``prefix_tokens`` and ``token_dates`` of a backbone as a dict.
+    """Return a dict with the ``patch_size``, ``prefix_tokens`` and ``token_dates`` of a TerraTorch backbone.
+
+    Values that are unknown, and ``token_dates`` below 2, are left out.
 
     Args:
         arguments: the table ``init_args`` of an embedding task. Its ``has_cls`` and the backbone's ``patch_size`` take

@@ -25,12 +25,14 @@ class ImageScaling:
     scale: float | None
     """Factor for integer values. None means the default of TerraTorch's data module class."""
     means: tuple[float, ...] | None
-    """Means of each band, or each band and date, as a flat tuple. None means the data module's values."""
+    """Mean of each band, or of each band and date, as a flat tuple. If None, the means of TerraTorch's data module are
+    used."""
     stds: tuple[float, ...] | None
-    """Standard deviations in the order of ``means``."""
+    """Standard deviation of each band, or of each band and date, as a flat tuple. If None, the standard deviations of
+    TerraTorch's data module are used."""
     scale_is_explicit: bool = False
-    """Whether the user set the scale, in the table ``mmout`` of config.json. If True, a scale of 1 means that integers
-    must not be scaled, as in masks. If False, a scale of 1 may be a mere default."""
+    """Whether the ``mmout`` table of config.json sets the scale. If True, a scale of 1 is intended, for example for
+    integer masks. If False, a scale of 1 may be a mere default."""
 
     def formulas(self, bands: int) -> list[str]:
         """Return the formula that scales each band, as text such as "(integers * 0.0001 - 0.12) / 0.05".
@@ -63,9 +65,10 @@ def _per_band(numbers: Sequence[float], bands: int) -> Sequence[float]:
 
 
 def is_reflectance(means: Iterable[float], stds: Iterable[float]) -> bool:
-    """Return whether means and standard deviations are small enough to be statistics of reflectance (at most 2).
+    """Return whether an image's statistics are in the range of reflectance.
 
-    Return False for means of 0 with deviations of 1, because they leave values unchanged.
+    The absolute value of each mean and standard deviation must be at most 2. Return False for means of 0 with
+    deviations of 1, because they leave values unchanged.
     """
     means, stds = tuple(means), tuple(stds)
     identity = not any(means) and all(std == 1 for std in stds)
@@ -82,7 +85,10 @@ def no_scale(image: str) -> str:
 
 
 def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """Follow the keys ``names`` through nested tables. Return the table found, or an empty table if it is missing."""
+    """Return the dict that is nested in ``entries`` under a sequence of keys, or an empty dict if a key is missing.
+
+    The keys are the arguments after ``entries``.
+    """
     for name in names:
         table = entries.get(name)
         entries = table if isinstance(table, Mapping) else {}
@@ -90,10 +96,10 @@ def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
 
 
 def statistics_in(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``means`` and ``stds`` from the user's table ``overrides``, or else from the data module's ``data``.
+    """Return a dict with a model's ``means`` and ``stds``. Values in ``overrides`` take precedence over ``data``.
 
-    ``overrides`` is the table ``"mmout": {"input": ...}`` of config.json. ``data`` holds the data module's arguments,
-    and is used only if it has both.
+    ``overrides`` is the table ``"mmout": {"input": ...}`` of config.json. ``data`` holds the data module's arguments.
+    Its values are used only if it has both ``means`` and ``stds``, and neither is a file name.
     """
     statistics = {name: data.get(name) for name in (MEANS, STDS)}
     if any(value is None or isinstance(value, str) for value in statistics.values()):  # a text is a file's name
@@ -104,7 +110,7 @@ def statistics_in(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
 def scaling_of(
     image: str, bands: Sequence[str], module: Mapping[str, Any], overrides: Mapping[str, Any], *, alone: bool
 ) -> ImageScaling:
-    """Return the scale and statistics of one image from config.json. Entries of ``overrides`` take precedence.
+    """Return the scale and statistics that config.json sets for an image. Values in ``overrides`` take precedence.
 
     ``module`` is the table ``pretrained_cfg.data`` of config.json, which describes TerraTorch's data module.
     ``overrides`` is the table ``"mmout": {"input": ...}``. ``alone`` is true if the model takes no other image.

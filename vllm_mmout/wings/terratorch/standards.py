@@ -25,7 +25,7 @@ from vllm_mmout.wings.terratorch.scaling import (
 
 _REMEDY = 'set them in config.json: "mmout": {"input": {"means": [...], "stds": [...], "constant_scale": 0.0001}}'
 _DEFAULT_PACKAGE = "terratorch.datamodules"
-"""Python package to import a data module class from if the model's config names the class without a package."""
+"""Python package that is assumed for a data module class if config.json gives the class name alone."""
 _TRANSFORMS = ("train_transform", "val_transform", "test_transform", "predict_transform")
 
 
@@ -35,7 +35,7 @@ class Standard:
 
     scale: float
     mean: Tensor
-    """Means as float32 [1, bands], or [1, bands, frames]."""
+    """Mean of each band as float32 [1, bands], or of each band and date as float32 [1, bands, dates]."""
     std: Tensor
     """Standard deviations, in the shape of ``mean``."""
     lacks_scale: bool
@@ -104,7 +104,10 @@ def _numbers(image: Modality, values: Any, *, alone: bool) -> Tensor:
 
 
 def _default_scale(path: str) -> float:
-    """Return the default of ``constant_scale`` in a data module class, or 1 if the class cannot be imported."""
+    """Return the default value of the argument ``constant_scale`` of a data module class.
+
+    ``path`` is the import path of the class. Return 1 if the class has no such default, or cannot be imported.
+    """
     try:
         module_class = _class_at(path)
     except ModelError:

@@ -32,6 +32,7 @@ _HOMES = {
     "vllm_mmout.wings.tokens.processors.codec_audio": "CodecAudioProcessor",
     "vllm_mmout.wings.tokens.processors.vq_image": "VQImageProcessor",
 }
-"""Public names that each module defines, as text separated by spaces. They are imported when first used."""
+"""Public names of this package, separated by spaces, by the module that defines the names. A name is imported from its
+module at first use."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

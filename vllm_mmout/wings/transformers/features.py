@@ -97,7 +97,7 @@ class FeaturesMapper:
         return features
 
     def _of_choices(self, data: Any) -> Mapping[str, Any]:
-        """Tokenize the text together with each of the choices: tensors [choices, tokens]."""
+        """Tokenize the input's text as a pair with each of the input's choices. Return tensors [choices, tokens]."""
         choices = data.get("choices") if isinstance(data, Mapping) else None
         if not isinstance(choices, list | tuple) or not choices or set(data) != {"text", "choices"}:
             raise InputError(f'the model takes {{"text": ..., "choices": [...]}}, got {data!r:.200}')
@@ -176,7 +176,10 @@ def least_samples(config: Mapping[str, Any]) -> int:
 
 @cache
 def _loaded(folder: str, auto: str) -> Any:
-    """Load a folder's tokenizer or feature extractor by transformers' class ``auto``. Code in the folder is not run."""
+    """Load a folder's tokenizer, feature extractor or video processor. Code in the folder is not run.
+
+    ``auto`` is the name of the class in transformers that loads it, such as "AutoTokenizer".
+    """
     import transformers
 
     try:

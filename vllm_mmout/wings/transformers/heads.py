@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from vllm_mmout.errors import OptionError
 
 KEY: Final = "transformers"
-"""Key in ``config.json`` for the folder and the original ``model_type`` of a transformers model."""
+"""Name of the table in ``config.json`` with the folder and the original ``model_type`` of a transformers model."""
 
 NATIVE: Final = "native"
 """Key in the table ``transformers`` of config.json. If its value is True, large pictures are cut into tiles instead of
@@ -22,7 +22,7 @@ Takes: TypeAlias = Literal["image", "audio", "text", "video", "tensors"]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Settings for all model classes with one kind of head, such as depth estimation or object detection."""
+    """Input and output settings for models with a certain head, such as a head for object detection."""
 
     takes: Takes
     processor: str
@@ -34,8 +34,10 @@ class Head:
     sized: bool = False
     """Whether the output processor needs the input's height and width."""
     text: bool = False
-    """Whether the head belongs to text models that vLLM may serve itself. For example, vLLM converts its class
-    LlamaForCausalLM to a classifier to serve LlamaForSequenceClassification."""
+    """Whether vLLM itself may be able to serve text models that have this head. Such models are then left to vLLM.
+
+    For example, to serve LlamaForSequenceClassification, vLLM converts LlamaForCausalLM to a classifier.
+    """
     prompt: tuple[str, ...] = ()
     """Names of the request fields that are allowed beside the picture, such as a text or points."""
     needs: tuple[str, ...] = ()
@@ -135,8 +137,11 @@ TABLES: Final[Mapping[str, Head]] = {
     "TEXT_ENCODING": Head("text", "tensor", text=True),
 }
 """Input and output settings of models by kind of head. The entry "DEPTH_ESTIMATION", for example, applies to all
-architectures in transformers' table ``MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES``. If several tables list an
-architecture, the first of them is used. Models that generate text are left to vLLM."""
+architectures in transformers' table ``MODEL_FOR_DEPTH_ESTIMATION_MAPPING_NAMES``.
+
+If several of transformers' tables list an architecture, the first entry here whose table lists it applies. Models that
+generate text are left to vLLM.
+"""
 
 
 ARCHITECTURES: Final[Mapping[str, Head]] = {
@@ -182,8 +187,11 @@ ARCHITECTURES: Final[Mapping[str, Head]] = {
     },
     **{f"{family}Model": Head("audio", "tensor") for family in ("Wav2Vec2Conformer", "WavLM")},
 }
-"""Input and output settings of models by architecture, which take precedence over `TABLES`. An architecture is listed
-here if it is missing in transformers' tables, or needs other settings than the rest of its table."""
+"""Input and output settings of single architectures. These settings take precedence over the settings in `TABLES`.
+
+An architecture is listed here if transformers' tables lack it, or if it needs other settings than the other
+architectures of its table.
+"""
 
 
 def head_of(architecture: str) -> Head | None:
@@ -192,7 +200,7 @@ def head_of(architecture: str) -> Head | None:
 
 
 def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
-    """Return the settings of a model's head, and the table ``transformers`` of its ``config``.
+    """Return the head settings for the model that ``config`` describes, and the table ``transformers`` from ``config``.
 
     Raise OptionError if ``config`` does not describe a model folder of the transformers library.
     """

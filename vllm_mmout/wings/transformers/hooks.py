@@ -1,4 +1,4 @@
-"""List the private functions of vLLM that show this package whether vLLM alone can serve a transformers model."""
+"""List the private functions of vLLM that are called to find out whether vLLM itself can serve a transformers model."""
 
 from __future__ import annotations
 

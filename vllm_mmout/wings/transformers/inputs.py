@@ -98,7 +98,7 @@ class PictureMapper(RasterMapper):
 
     @property
     def scaling(self) -> tuple[str, ...]:
-        """Formulas that the folder's image processor scales pixels with, for red, green and blue."""
+        """Scaling of red, green and blue by the folder's image processor, as formulas such as "value * 0.00392157"."""
         return picture_scaling(image_processor_of(self.folder)) if self.folder else ()
 
     @property
@@ -124,7 +124,7 @@ class PictureMapper(RasterMapper):
 
     @property
     def one_for_all(self) -> bool:
-        """Whether an input's only band may be used as every band of the model. Always True, for grey pictures."""
+        """Whether an input's only band may be used as every band of the model. Always True: pictures may be grey."""
         return True
 
     def open(self, data: Any, params: OutputParams) -> RasterView:
@@ -168,7 +168,7 @@ class PictureMapper(RasterMapper):
         }
 
     def _features(self, planes: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Run the folder's transformers processor on a picture and its prompts."""
+        """Convert the picture ``planes`` and the request's prompts to tensors with the folder's processor."""
         picture = _picture(planes)
         processor = processor_of(self.folder) if self.head.prompt else image_processor_of(self.folder)
         options: dict[str, Any] = {}
@@ -248,7 +248,10 @@ def _longest(config: Mapping[str, Any]) -> int | None:
 
 
 def _check_values(view: RasterView) -> None:
-    """Raise OptionError unless the input is uint8, or the request sets how its values are scaled to 0 to 255."""
+    """Raise OptionError if the input's dtype is not uint8 and the request lacks a scale or offset for its values.
+
+    The processor takes pictures with values from 0 to 255.
+    """
     if view.raster.dtype != np.uint8 and not has_numbers(view.params):
         raise OptionError(
             f"the input's dtype is {view.raster.dtype}, but the model's processor takes pictures of 0 to 255; convert"

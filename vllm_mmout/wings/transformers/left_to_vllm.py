@@ -38,9 +38,10 @@ def is_left(architecture: str, head: Head, folder: str) -> bool:
 
 
 def _is_converted(architecture: str) -> bool:
-    """Return whether vLLM serves an architecture by converting the text generation model of the same family.
+    """Return whether vLLM serves an architecture by converting a text generation model, such as LlamaForCausalLM.
 
-    For example, vLLM converts LlamaForCausalLM to a classifier to serve LlamaForSequenceClassification.
+    For example, vLLM converts LlamaForCausalLM to a classifier to serve LlamaForSequenceClassification. The converted
+    model is of the same family as the architecture.
     """
     from vllm.config import iter_architecture_defaults, try_match_architecture_defaults
 

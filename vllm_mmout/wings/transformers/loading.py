@@ -30,10 +30,11 @@ def keywords_of_network(architecture: str) -> tuple[str, ...]:
 
 @cache
 def image_processor_of(folder: str) -> Any:
-    """Load a folder's image processor, which prepares pictures and computes results. Cached for each folder.
+    """Load the image processor of a model folder, or return it from the cache.
 
-    Without torchvision, this is its Pillow variant. No code of the folder is run. Raises RegistrationError if it cannot
-    be loaded.
+    The image processor prepares pictures for the model, and converts the model's outputs to results. Without
+    torchvision, its Pillow variant is loaded. No code of the folder is run. Raises RegistrationError if the image
+    processor cannot be loaded.
     """
     import transformers
 

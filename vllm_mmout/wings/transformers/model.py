@@ -41,7 +41,7 @@ class TransformersModel(nn.Module):
 
     @property
     def compiled_part(self) -> nn.Module:
-        """The network, which ``torch.compile`` compiles."""
+        """Part that ``torch.compile`` compiles: the transformers model without this wrapper."""
         return self.network
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
@@ -62,7 +62,10 @@ class TransformersModel(nn.Module):
         return {**{name: torch.stack([output[name] for output in outputs]) for name in outputs[0]}, **passed}
 
     def _sampled(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run ``generate`` for each request with the same random seed, so that no result depends on other requests."""
+        """Run the network's ``generate``, which draws results at random, separately for each request.
+
+        The same random seed is set before each request, so that its result does not depend on the other requests.
+        """
         first = next(iter(inputs.values()))
         outputs: list[dict[str, Tensor]] = []
         with torch.random.fork_rng([first.device] if first.is_cuda else []):
@@ -73,7 +76,9 @@ class TransformersModel(nn.Module):
         return {name: torch.cat([output[name] for output in outputs]) for name in outputs[0]}
 
     def _outputs_of_head(self, output: Any, count: int | None = None) -> dict[str, Tensor]:
-        """Return the output tensors that the head's settings name, by default all. Raise ModelError if none exists.
+        """Return the tensors of ``output`` that the head's settings name. Raise ModelError if all of them are missing.
+
+        If the settings do not name tensors, all tensors are returned. Tensors without the batch axis are left out.
 
         ``count`` is the length of the batch axis, or None for an output of a single request without this axis.
         """

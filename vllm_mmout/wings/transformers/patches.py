@@ -23,7 +23,7 @@ _PREFIX_TOKENS: Final[Mapping[str, int]] = {
 """Number of class and distillation tokens before the patch tokens, by ``model_type``. Register tokens are not
 included."""
 _HALVING: Final = ("convnext", "convnextv2", "swin", "swinv2")
-"""Types of hierarchical models. Each stage after the first halves the number of rows and columns of patches."""
+"""Values of ``model_type`` for models that halve the number of patch rows and columns in each stage after the first."""
 
 
 def makes_patches(config: Mapping[str, Any], asked: Any) -> bool:
@@ -39,7 +39,7 @@ def makes_patches(config: Mapping[str, Any], asked: Any) -> bool:
 
 
 def patches_of(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return ``patch_size`` and ``prefix_tokens`` of a model as a dict, which lacks unknown values."""
+    """Return a model's ``patch_size`` and ``prefix_tokens`` as a dict. A value that is not known is left out."""
     vision, model_type = config.get("vision_config"), config["model_type"]
     own = vision if isinstance(vision, Mapping) else config
     options: dict[str, int] = {}

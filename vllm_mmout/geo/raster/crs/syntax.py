@@ -54,7 +54,10 @@ def checked_proj_string(text: str) -> str:
 
 
 def check_words(texts: Iterable[str]) -> None:
-    """Raise CrsTextError if PROJ would read any of ``texts``, such as names and remarks, as a forbidden PROJ string."""
+    """Raise CrsTextError if PROJ would read one of ``texts`` as a PROJ string that is not allowed.
+
+    The texts are names and remarks in a WKT or PROJJSON, for example.
+    """
     for text in texts:
         if _PROJ_LIKE.search(text):
             checked_proj_string(text.removeprefix(_REMARK))

@@ -20,7 +20,8 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.crs.syntax import CrsTextError, check_wkt, checked_proj_string, checked_projjson, shown
 
 _LONGEST = 2**15
-"""Largest accepted length of the text of a coordinate system, in characters. Real WKT has at most a third of this."""
+"""Largest accepted length, in characters, of a text that defines a coordinate system. Real WKT has less than 11 000
+characters."""
 REMEDY = 'give "EPSG:n", the code of another authority, or WKT'
 _AUTHORITY = r"(EPSG|ESRI|IAU_\d{4}|IGNF|NKG|NRCAN|OGC|PROJ)"
 _CODE = r"([A-Za-z0-9_.-]{1,32})"
@@ -109,7 +110,10 @@ _PART = re.compile(r"[A-Za-z_]\w*\[")
 
 
 def same_system(one: str | None, other: str | None) -> bool:
-    """Return whether two texts define the same coordinate system, apart from its axis order. None only equals None."""
+    """Return whether two texts define the same coordinate system. The order of the axes is ignored.
+
+    None is equal only to None. A text that is refused is equal only to itself.
+    """
     if one is None or other is None or one == other:
         return one == other
     try:

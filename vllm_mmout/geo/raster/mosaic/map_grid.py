@@ -58,7 +58,7 @@ class PlacedRaster:
         return self.georeference or Georeference()
 
     def border(self) -> Points:
-        """Return points on the border of the raster as a closed ring, in its coordinates."""
+        """Return points on the border of the raster as a closed ring, in the raster's coordinates."""
         cols, rows = ring((0.0, 0.0, float(self.size[1]), float(self.size[0])), _STEPS)
         a, b, c, d, e, f = self.place.transform or _UNPLACED
         return a * cols + b * rows + c, d * cols + e * rows + f
@@ -93,9 +93,10 @@ class MapGrid:
 
     @classmethod
     def of_system(cls, crs: str, resolution: float) -> MapGrid:
-        """Create an empty map grid in ``crs``, whose pixel edges would be at multiples of ``resolution``.
+        """Create an empty map grid in the coordinate system ``crs``, with square pixels of side ``resolution``.
 
-        Call `around` to extend the grid so that it covers rasters.
+        Call `around` to extend the grid so that it covers rasters. The edges of its pixels are at multiples of
+        ``resolution``.
         """
         return cls(Georeference(crs=crs, transform=(resolution, 0.0, 0.0, 0.0, -resolution, 0.0)), (0, 0))
 

@@ -60,10 +60,10 @@ class WarpedRaster:
 
 @contextmanager
 def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) -> Iterator[WarpedRaster]:
-    """Open a GeoTIFF that this package has written, resampled to the grid of a map.
+    """Open a GeoTIFF for reading by windows on the grid of a map. GDAL resamples the file's pixels to this grid.
 
     Args:
-        path: the file.
+        path: the file, which this package has written.
         grid: grid of the map.
         resampling: "nearest" or "bilinear".
         nodata: nodata value of the file, or None if all its pixels are valid.

@@ -27,15 +27,18 @@ _RULES: Final = {
     "ST": ("LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE_{}_BAND_ST_B{}"),
     "": ("LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE_{}_BAND_{}"),
 }
-"""Maps the kind of a Landsat band file, such as "SR", to two texts. The first is the group with scale and offset in the
-MTL metadata file. The second is a pattern for the names of the entries in that group.
+"""Maps the kind of a Landsat band file, such as "SR", to the place of scale and offset in the MTL metadata file, as
+(group name, pattern of the entry names).
 
 The kind "" is for files of level 1. Their scale and offset give reflectance without a correction for the sun's angle.
 """
 
 
 def landsat_band(name: str, path: Path | None) -> ProductBand | None:
-    """Return a Landsat file's fill value and, if the file is local, scale and offset. Return None for other files."""
+    """Return the fill value, scale and offset of a Landsat file, or None if ``name`` is not a Landsat name.
+
+    Scale and offset are known only if ``path`` is given and the product's MTL file is beside the file.
+    """
     match = _FILE.fullmatch(name)
     if match is None:
         return None

@@ -57,10 +57,10 @@ def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
 
 
 def doubt_beside_product(name: str, path: Path | None, count: int) -> str:
-    """Return a warning if a file is probably made from a Sentinel-2 product whose offset it may still need, else "".
+    """Return a warning if a file in the folder of a Sentinel-2 product may still need the product's offset, else "".
 
-    That is so for a file of several bands in the folder of a metadata file that states an offset, and for a file of one
-    band, such as ``B02.tif``, in this folder or up to four folders below.
+    The product's metadata file must state an offset. A file of several bands must be in the same folder as the metadata
+    file. A file of one band, such as ``B02.tif``, may also be up to four folders below.
 
     Args:
         name: name of the file, which is not a file name of a Sentinel-2 product.
@@ -85,11 +85,11 @@ def doubt_beside_product(name: str, path: Path | None, count: int) -> str:
 
 
 def sentinel2_doubt(fact: str, remedy: str = "Set") -> str:
-    """Return a warning that the stored numbers of a Sentinel-2 file may be 1000 too high.
+    """Return a warning that the stored numbers of a Sentinel-2 file may be 1000 too high. ``fact`` says why.
 
     Args:
-        fact: beginning of the notice, which says why this is unknown.
-        remedy: beginning of the remedy.
+        fact: beginning of the warning, which says why it is unknown whether the numbers are too high.
+        remedy: beginning of the sentence that tells the user what to do.
 
     """
     return (

@@ -21,7 +21,9 @@ _AT_ONCE = 2**23
 """Largest number of bytes in a request. If the connection breaks, at most this many bytes must be fetched again."""
 _AHEAD = 2**18
 """Minimum number of bytes in each request when a file is read from front to back. Bytes beyond the current read are
-cached for the next reads. A request is shorter only at the end of the file or before cached bytes."""
+cached for the next reads.
+
+A request is shorter only at the end of the file or before cached bytes."""
 
 _THREADS = 8
 """Number of threads that fetch blocks in the background before they are read."""
@@ -72,8 +74,10 @@ class BlockCache:
         self._runs: dict[int, _BlockRun] = {}
         """Maps the index of each file block that is cached or being fetched to the request that fetches it."""
         self._read: OrderedDict[_BlockRun, None] = OrderedDict()
-        """Cached groups of file blocks that have been read, the least recently read group first. A full cache drops
-        these groups first, then groups that were fetched ahead and not read yet."""
+        """Ordered set of cached groups of file blocks that have been read. The least recently read group is first.
+
+        A full cache drops groups from the beginning of this set. If the set is empty, it drops groups in ``_unread``.
+        """
         self._unread: OrderedDict[_BlockRun, None] = OrderedDict()
         """Finished read-ahead requests with blocks that have not been read yet."""
         self._kept = 0
@@ -129,9 +133,9 @@ class BlockCache:
                 self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run_at(self, index: int, last_index: int) -> tuple[int, memoryview]:
-        """Return bytes that contain block ``index`` of the file, and the offset of the first byte. Fetch missing bytes.
+        """Return file bytes that contain block ``index``, as (offset of the first byte, bytes). Fetch missing bytes.
 
-        A new request also covers the uncached blocks that follow, up to block ``last_index``.
+        The request also covers the uncached blocks that follow, up to block ``last_index``.
         """
         while True:
             with self._lock:
@@ -158,10 +162,11 @@ class BlockCache:
             self._read.move_to_end(run)
 
     def _claim(self, index: int, last_index: int, *, ahead: bool) -> _BlockRun:
-        """Register and return a request for the uncached blocks, so that no other thread fetches them too.
+        """Register a request for the uncached blocks from ``index`` to ``last_index``, and return the request.
 
-        The caller holds the lock, and then sends the request. The request is longer if reading continues after a cached
-        block. It ends before the next cached block and at the largest size of a request.
+        No other thread fetches the registered blocks. The caller holds the lock, and then sends the request. The
+        request is longer if reading continues after a cached block. It ends before the next cached block and at the
+        largest size of a request.
         """
         end = last_index + 1
         if index - 1 in self._runs:

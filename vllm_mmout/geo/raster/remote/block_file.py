@@ -59,7 +59,7 @@ class BlockFile(ManyReadersFile):
             self._blocks.fetch(at, count)
 
     def read(self, count: int | None = -1, /) -> bytes:
-        """Read a number of bytes from the current position, or the rest of the file if it is negative or None."""
+        """Read ``count`` bytes from the current position, or the rest of the file if ``count`` is negative or None."""
         data = self.read_at(self._at, self.size if count is None or count < 0 else count)
         self._at += len(data)
         return data

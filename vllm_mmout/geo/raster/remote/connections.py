@@ -33,9 +33,11 @@ ResolvedAddress: TypeAlias = tuple[Any, ...]
 """IP address of a host, as an item of the list that ``socket.getaddrinfo`` returns."""
 
 _KEPT = 8
-"""Number of idle connections that are kept per server, one for each thread that reads a file."""
+"""Largest number of idle connections that are kept open to a server. This is the number of threads that fetch blocks of
+a file."""
 _SLOWEST = 1024
-"""Lowest accepted speed in bytes per second. Without it, a server could send a byte per timeout forever."""
+"""Lowest accepted speed of a response, in bytes per second. Without this limit, a server that sends single bytes could
+keep a connection busy forever."""
 
 
 class Connections:

@@ -22,13 +22,15 @@ class FetchOptions:
     """Timeout, retries and size limit of requests to a file server."""
 
     timeout: float = 30.0
-    """Seconds to wait for a connection and for the next bytes of a response. A response that is slower than 1 KiB/s
-    over such a period also times out."""
+    """Longest wait, in seconds, for a connection, and for the next bytes of a response.
+
+    A response also times out if fewer than 1024 bytes a second arrive on average over this time."""
     retries: int = 3
     """Number of retries after a temporary failure of a request."""
     limit: int = 4 * 2**30
-    """Largest size, in bytes, of a file that is fetched whole, such as a picture, or any file on a server without
-    support for byte ranges. Other files are fetched in parts. A single read of them has the same limit."""
+    """Largest number of bytes to fetch for a whole file, or for a single read from a file that is fetched in parts.
+
+    Pictures are fetched whole. If a server does not support byte ranges, all its files are fetched whole."""
     backoff: float = 0.5
     """Seconds to wait before the first retry. The wait doubles with each further retry."""
     redirects: int = 5

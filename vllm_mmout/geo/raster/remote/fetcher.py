@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _WORTH_A_TRY = 2**19
-"""Number of received bytes from which a broken connection counts as progress instead of a failed attempt."""
+"""Number of received bytes from which an attempt no longer counts as failed, even if its connection breaks."""
 _SHOWN = 300
 """Maximum length, in characters, of a connection error's text in a message. Longer texts are cut."""
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -176,7 +176,10 @@ class Fetcher:
         raise InputError(f"{self.name}: {words}; {_REMEDIES.get(status, 'see whether a browser gets the file')}")
 
     def _out_of_attempts(self, what: str, failures: int, error: BrokenError) -> InputError:
-        """Return the error for data that could not be fetched in the allowed number of attempts. ``what`` names it."""
+        """Return the error for data that could not be fetched in the allowed number of attempts.
+
+        ``what`` names the data in the message.
+        """
         often = f"{failures} times" if failures > 1 else "once"
         return InputError(
             f"{self.name}: {what} cannot be fetched, tried {often}: {error}; try again later, or raise"
@@ -215,7 +218,7 @@ def _parsed(address: str, what: str = "an address that begins with http:// or ht
 
 
 def _as_sent(header: str) -> str:
-    """Decode a header value as UTF-8, since http.client decodes headers as Latin-1."""
+    """Restore the UTF-8 text that the server sent as a header value, since http.client decodes headers as Latin-1."""
     try:
         return header.encode("latin-1").decode()
     except UnicodeError:

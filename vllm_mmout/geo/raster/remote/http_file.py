@@ -53,9 +53,10 @@ class ContentRange:
         return cls(int(match[1]), int(match[2]) + 1, size, tag and tag.removeprefix("W/"), modified)
 
     def same_file(self, other: ContentRange) -> bool:
-        """Return whether two responses may belong to the same version of a file, by size, ETag and Last-Modified.
+        """Return whether this response and ``other`` may be parts of the same version of a file.
 
-        ``If-Range`` is not sent instead, since responses to it may leave out these headers.
+        Size, ETag and Last-Modified are compared if both responses state them. ``If-Range`` is not sent instead, since
+        responses to it may leave out these headers.
         """
         pairs = [(self.size, other.size), (self.etag, other.etag), (self.modified, other.modified)]
         return all(a == b for a, b in pairs if a is not None and b is not None)
@@ -83,7 +84,7 @@ class HttpFile(BlockFile):
         return memoryview(data).toreadonly()
 
     def _fetch_rest(self, data: bytearray, start: int, stop: int) -> None:
-        """Fetch the bytes up to ``stop`` that ``data``, which begins at ``start``, still lacks, and append them.
+        """Fetch bytes and append them to ``data``, until ``data`` holds the file's bytes from ``start`` to ``stop``.
 
         Each response must contain at least a block, unless the rest is smaller.
         """
@@ -158,7 +159,10 @@ def open_remote(
 
 
 def _begin(fetcher: Fetcher) -> HttpFile | BinaryIO | None:
-    """Request the file's first bytes and open it. Return None if the server states no usable range or file size."""
+    """Open a remote file by requesting its first bytes. Return None if the response lacks a byte range or file size.
+
+    If the server sends the whole file instead, the file is downloaded.
+    """
     with fetcher.open_response((0, BLOCK)) as response:
         if response.status == HTTPStatus.OK:
             return _downloaded(fetcher, response)

@@ -28,19 +28,24 @@ _EXACT = 1e-5
 """Maximum distance, in pixels, between corresponding pixels of two rasters with the same grid. It is not 0, since files
 may store coordinates with few digits."""
 _MAX_DRIFT = 0.01
-"""Largest drift, in pixels, of two rasters that count as parallel. It is the drift of the rows across the width of the
-reference raster, plus the drift of the columns across its height."""
+"""Largest drift, in pixels, between two rasters whose rows and columns still count as parallel.
+
+This is the drift of the rows over the width of the reference raster, plus the drift of the columns over its
+height."""
 _STEPS = 64
 """Number of straight pieces that approximate each edge of a window in another coordinate system."""
 _EDGE_MARGIN = 1
-"""Margin, in pixels, added around a window that was computed in another coordinate system, since its curved edges are
-only approximated."""
+"""Margin, in pixels, that is added on each side of a window after conversion from another coordinate system.
+
+The edges of a converted window are curves, which the conversion only approximates."""
 _SHARED_CRS = CRS.from_epsg(3857)
-"""Arbitrary coordinate system that GDAL gets as both source and target if two rasters share their coordinate system.
-GDAL then gets pixel positions in place of coordinates, so that no precision is lost."""
+"""Arbitrary CRS that is passed to GDAL as both source and target CRS if two rasters have the same CRS.
+
+The transforms that are passed with this CRS result in pixel positions, not in map coordinates, for more precision."""
 _ORIGIN = 1000.0
-"""Offset added to pixel positions that are passed to GDAL as coordinates. With an origin of (0, 0), rasterio would
-treat the transform as missing."""
+"""Number that is added to row and column when pixel positions are passed to GDAL in place of coordinates.
+
+Without it, the upper left corner of a raster would be at (0, 0), and rasterio would treat the transform as missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,9 @@ class Alignment:
     """Matrix that converts pixels of the reference raster (whose grid is the target) to pixels of this raster. If the
     coordinate systems differ, the matrix is only exact at this raster's centre."""
     covers: bool = True
-    """Whether the raster has rows parallel to the reference raster's rows, and covers all of the reference raster. The
-    raster may be up to a pixel too small on each side."""
+    """True if the raster covers the whole reference raster, and the rows of the two rasters are parallel.
+
+    On each side, the raster may be too small by up to one pixel of the raster itself."""
     box_converter: BoxSystem | None = None
     """Converter from bounding boxes in the reference raster's coordinate system to windows of this raster. None if the
     two rasters have the same coordinate system."""
@@ -207,7 +213,10 @@ def _shift(row: float, col: float) -> _Matrix:
 
 
 def _corners(matrix: _Matrix, window: Window, margin: float = 0.0) -> NDArray[np.float64]:
-    """Return the four corners (y, x) of a window, shrunk by ``margin`` pixels and transformed by ``matrix``, [2, 4]."""
+    """Transform the four corners of a window by ``matrix``. Return their y and x coordinates as an array [2, 4].
+
+    Before that, each side of the window is moved inwards by ``margin`` pixels.
+    """
     left, right = window.col + margin, window.col + window.width - margin
     top, lower = window.row + margin, window.row + window.height - margin
     places: NDArray[np.float64] = matrix @ np.array([[left, right, left, right], [top, top, lower, lower], [1] * 4])
@@ -215,7 +224,7 @@ def _corners(matrix: _Matrix, window: Window, margin: float = 0.0) -> NDArray[np
 
 
 def _affine(matrix: _Matrix) -> RasterioAffine:
-    """Convert a matrix to rasterio's ``Affine``, so that rasterio does not mistake it for a missing transform.
+    """Convert a matrix to rasterio's ``Affine``, shifted slightly where rasterio would take it for a missing transform.
 
     An origin at (0, 0) is shifted by a tiny part of a pixel. Without the shift, rasterio would take (1, 0, 0, 0, -1, 0)
     for a missing transform and flip the array.

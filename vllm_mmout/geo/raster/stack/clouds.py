@@ -29,8 +29,8 @@ class CloudCodes:
     bits: int = 0
     """Bit mask. A pixel with any of these bits set is cloud, cirrus or shadow."""
     fill: int | None = None
-    """Code of pixels without an observation. They do not count as clouds, although their code has some of ``bits`` set.
-    None if no code needs this exception."""
+    """Code of pixels without an observation, or None if no such code is defined. These pixels do not count as clouds,
+    even if their code has some of ``bits`` set."""
 
     def marked(self, codes: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask of the pixels whose codes mean cloud, cirrus or shadow, in the shape of ``codes``."""
@@ -99,7 +99,7 @@ class OpenWithoutClouds(OpenView):
             self._clouds.append((Member(codes, aligned(codes, raster), None, "nearest"), cloud))
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """Return, for each of ``bands`` (numbered from 1), the raster that it is read from."""
+        """Return a list of rasters: for each band number (from 1) in ``bands``, the raster that holds the band."""
         return self._raster.members_of(bands)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Resample pixels to another grid with GDAL's warper, by nearest neighbour or bilinear.
+"""Resample pixels to another grid with GDAL's warper, by nearest neighbour or bilinear interpolation.
 
 GDAL gets arrays instead of files, so that pixels are read under the limits for untrusted files.
 ``rasterio.warp.reproject`` then treats the arrays as ``WarpedVRT`` treats a file. The scale by which GDAL averages is
@@ -38,7 +38,7 @@ def resampled(
     *,
     bilinear: bool,
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Resample pixels of a raster's ``source`` window to the pixels of ``window`` in another raster's grid.
+    """Resample ``array``, the pixels of one raster, to the pixels of ``window``, a window of another raster's grid.
 
     Nearest takes the pixel that contains the centre of the new pixel. Bilinear takes the mean of the pixels around it,
     weighted by distance and rounded for integers; invalid pixels have no weight. In both cases a new pixel is valid if

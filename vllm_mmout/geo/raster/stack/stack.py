@@ -26,11 +26,14 @@ from vllm_mmout.geo.raster.stack.resampling import resampled
 from vllm_mmout.geo.raster.windowed import Arrays, OpenRaster
 
 _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
-"""Pixels [bands, height, width] of a window and their mask, bool [height, width], True if valid. None if all are valid.
-"""
+"""Pixels [bands, height, width] of a window, and a mask, bool [height, width], that is True for valid pixels.
+
+If all pixels are valid, the mask may be None."""
 FINER = 1 - 1e-6
-"""Factor for comparing pixel areas. A raster counts as finer than another raster only if its pixel area is less than
-this factor times the other area. A smaller difference is taken as a rounding error."""
+"""Factor, slightly below 1, for comparing the pixel areas of two rasters. Raster A counts as finer than raster B only
+if A's pixel area is less than this factor times B's pixel area.
+
+A smaller difference counts as a rounding error."""
 _DATE = "TIFFTAG_DATETIME"
 DESCRIBED_BY: Final = "MMOUT_DESCRIBED_BY"
 """Metadata item with the URLs of the catalogue records that describe a raster, one per line."""
@@ -45,7 +48,7 @@ class Layer:
     raster: OpenRaster
     """Raster that the stack takes this band from."""
     place: int
-    """Index of the band in the raster, from 0."""
+    """Index (from 0) of this band among the bands of ``raster``."""
     name: str | None = None
     """Description of the band in the combined raster (`OpenStack`), or None."""
 
@@ -104,7 +107,7 @@ class OpenStack(OpenRaster):
         return np.concatenate([member.raster.decoded for member in self._members])
 
     def members_of(self, bands: Sequence[int]) -> list[OpenRaster]:
-        """Return, for each of ``bands`` (numbered from 1), the raster that the stack takes it from."""
+        """Return a list of rasters: for each band number (from 1) in ``bands``, the raster that the band comes from."""
         return [self._members[self._sources[band - 1][0]].raster for band in bands]
 
     def close(self) -> None:
@@ -165,11 +168,11 @@ class Member:
         return math.ceil(height / rows), math.ceil(width / cols)
 
     def parts(self, windows: Sequence[Window], places: Sequence[int], stack_nodata: float | None) -> Arrays:
-        """Yield, for each window, the pixels and validity mask of some bands, resampled to the stack's grid.
+        """Yield the pixels and the validity mask of each window, resampled to the grid of the stack.
 
-        ``places`` are the indices of these bands in the raster, from 0. Nodata pixels are marked as invalid only if
-        ``stack_nodata``, the nodata value of the stack, is None or the pixels are interpolated. Otherwise they keep
-        their value.
+        ``places`` are the indices (from 0) of the bands to read from the raster. Nodata pixels are marked as invalid
+        only if ``stack_nodata``, the nodata value of the stack, is None or the pixels are interpolated. Otherwise they
+        keep their value.
         """
         smooth = self.resampling == "bilinear" and not self.alignment.exact
         sources = [self.alignment.source(window, bilinear=smooth) for window in windows]
@@ -243,7 +246,11 @@ def _same(value: float | None, other: float | None) -> bool:
 
 
 def _move_off_nodata(array: NDArray[Any], nodata: float) -> None:
-    """Replace interpolated values that equal ``nodata`` by the next value of the dtype, so that they stay valid."""
+    """Change interpolated values that happen to equal ``nodata``, so that they do not count as nodata.
+
+    Such values become the next smaller number of the dtype. If ``nodata`` is the smallest number, they become the next
+    larger number.
+    """
     value = np.array(nodata).astype(array.dtype)
     if array.dtype.kind == "f":
         toward = np.inf if value == np.finfo(array.dtype).min else -np.inf

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 _LONGEST: Final = 2**22
 """Largest accepted number of coordinates along an axis of a raster."""
 _MOST_PIECES: Final = 4096
-"""Largest accepted number of chunks of a coordinate array."""
+"""Largest accepted number of pieces (chunks) that an array of coordinates is stored in."""
 _INDICES: Final = 64
 """Largest number of shard indices that are cached."""
 _NOT_STORED: Final = 2**64 - 1
-"""Value that a shard index contains, as offset and size, for a chunk that is not stored."""
+"""Marker in a shard index for a chunk that is not stored. It replaces the chunk's offset and size."""
 
 
 class ZarrArray:
@@ -92,7 +92,10 @@ class ZarrArray:
         return out
 
     def vector(self) -> NDArray[Any]:
-        """Read a vector or scalar array as a vector. Raise InputError if the array has more axes or is too long."""
+        """Read the whole array as a vector. Raise InputError if the array has two or more axes, or is too long.
+
+        A scalar array is returned as a vector of one element.
+        """
         count = math.prod(self.shape)
         if len(self.shape) > 1 or count > _LONGEST or count > _MOST_PIECES * math.prod(self.encoding.shape):
             raise InputError(
@@ -136,7 +139,7 @@ class ZarrArray:
         return self.node.store.read_at(key, offset, count)
 
     def _index(self, key: str, shards: ShardIndex) -> NDArray[np.uint64] | None:
-        """Read a shard's index: the offset and size of each chunk, uint64 [..., 2]. Return None if it is not stored."""
+        """Read a shard's index: offset and size of each chunk, uint64 [..., 2]. Return None if the shard is missing."""
         with self._lock:
             if key in self._indices:
                 return self._indices[key]
@@ -157,10 +160,10 @@ class ZarrArray:
 
 
 def _pieces(start: int, count: int, side: int) -> Iterator[tuple[int, slice, slice]]:
-    """Yield the chunks of length ``side`` that overlap ``count`` elements from ``start`` on, along one axis.
+    """Split the range of ``count`` elements from ``start`` along an axis into pieces, at the borders of the chunks.
 
-    Each item is the index of the chunk, the slice of the range that it fills, and the slice of the chunk that goes
-    there.
+    A chunk has ``side`` elements along the axis. Yield for each piece the index of its chunk, the piece as a slice of
+    the range, and the piece as a slice of the chunk.
     """
     for number in range(start // side, (start + count - 1) // side + 1):
         first, end = max(start, number * side), min(start + count, (number + 1) * side)
@@ -168,7 +171,7 @@ def _pieces(start: int, count: int, side: int) -> Iterator[tuple[int, slice, sli
 
 
 def fill_of(node: Node, dtype: np.dtype[Any] | None) -> Any:
-    """Return the fill value of an array, the value of elements in missing chunks, as a NumPy scalar or a str."""
+    """Return the fill value of an array as a NumPy scalar or a str. Elements of missing chunks have this value."""
     stated = node.stated.get("fill_value")
     if dtype is None or dtype.kind == "U":
         return stated if isinstance(stated, str) else ""
@@ -181,7 +184,7 @@ def fill_of(node: Node, dtype: np.dtype[Any] | None) -> Any:
 
 
 def number_of(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert a number from JSON metadata to one that ``dtype`` can hold, or return None if that is impossible.
+    """Convert a number from JSON metadata to a number that ``dtype`` can hold. Return None if that is impossible.
 
     Floating-point numbers may also be "NaN", "Infinity", hexadecimal bytes, or base64 of a float64 as xarray writes.
     """

@@ -62,7 +62,7 @@ class Chosen:
 
 
 def chosen_arrays(store: Store, array_name: str | None = None) -> Chosen:
-    """Return the arrays of a store that form the bands of a raster.
+    """Return the arrays of a Zarr store that are read together as one raster.
 
     Args:
         store: the store.
@@ -106,7 +106,10 @@ def chosen_arrays(store: Store, array_name: str | None = None) -> Chosen:
 
 
 def _finest(group: Node) -> Node:
-    """Return the group with the finest image of a pyramid, or ``group`` itself if it is not a pyramid."""
+    """Return the subgroup with the finest level of an image pyramid.
+
+    Return ``group`` itself if the group is not a pyramid.
+    """
     layout = group.attributes.get("multiscales")
     entries = layout.get("layout") if isinstance(layout, dict) else None
     first = entries[0] if isinstance(entries, list) and entries and isinstance(entries[0], dict) else {}
@@ -145,7 +148,10 @@ def _spatial_dims(node: Node) -> Sequence[Any]:
 
 
 def _axes(node: Node) -> Axes:
-    """Find the band and time axes of an array from the names of its axes, or from their number if they lack names."""
+    """Find the band and time axes of an array by the names of its axes.
+
+    If no axis has a name, the array is [y, x], [band, y, x] or [time, band, y, x].
+    """
     names, shape = node.dims, node.shape
     if not 2 <= len(shape) <= _MOST_AXES or 0 in shape:
         raise InputError(
@@ -177,7 +183,7 @@ def _axes(node: Node) -> Axes:
 
 
 def _check_alike(rasters: Sequence[tuple[Node, Axes]]) -> None:
-    """Raise InputError if arrays differ in size, axes or number of times, so that they cannot form one raster."""
+    """Raise InputError if the arrays of a raster differ in height, width, spatial axes, or number of times."""
     first, axes = rasters[0]
     for node, others in rasters[1:]:
         here, there = ((each.shape[-2:], each.names[-2:], each.times) for each in (axes, others))

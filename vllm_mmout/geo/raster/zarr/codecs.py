@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.zarr.nodes import Node
 
 _TEXT_BYTES: Final = 2**20
-"""Largest size of a decoded chunk of texts in bytes."""
+"""Largest accepted size in bytes of a decoded chunk of strings."""
 _CHECKSUM: Final = 4
 
 
@@ -32,7 +32,7 @@ _DECODERS: Final[Mapping[str, Callable[..., bytes | bytearray]]] = {
     "zlib": imagecodecs.zlib_decode,
     "lz4": _lz4,
 }
-"""Maps the name of a codec to its decoder. The argument ``out`` of a decoder limits the size of the result in bytes."""
+"""Decoder of each codec, by codec name. A decoder's argument ``out`` is the maximum size of the result in bytes."""
 
 
 def check_codecs(node: Node, encoding: Encoding) -> None:
@@ -43,7 +43,10 @@ def check_codecs(node: Node, encoding: Encoding) -> None:
 
 
 def max_encoded_bytes(encoding: Encoding) -> int:
-    """Return the largest accepted size of an encoded chunk in bytes. Some codecs add headers."""
+    """Return the largest accepted size of an encoded chunk in bytes.
+
+    The limit is above the size of a decoded chunk, because some codecs add headers.
+    """
     return 2 * (encoding.nbytes or _TEXT_BYTES) + 4096
 
 
@@ -89,7 +92,10 @@ def checked(data: bytes, name: str) -> bytes:
 
 
 def _texts(data: bytes, encoding: Encoding) -> NDArray[Any]:
-    """Decode a chunk of texts from the codec vlen-utf8: number of texts, then length and bytes of each text."""
+    """Decode a chunk of strings that the codec vlen-utf8 encoded, and return an array of str.
+
+    The data are the number of strings, then the length and the UTF-8 bytes of each string.
+    """
     (count,) = struct.unpack_from("<I", data)
     texts, at = [], 4
     for _ in range(count):

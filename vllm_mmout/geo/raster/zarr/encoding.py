@@ -13,7 +13,7 @@ from vllm_mmout.errors import InputError
 from vllm_mmout.geo.raster.zarr.nodes import Node, mapping
 
 _LARGEST: Final = 2**29
-"""Largest size of a decoded chunk in bytes, since a chunk is held in memory as a whole."""
+"""Largest accepted size of a decoded chunk in bytes. A chunk is held in memory as a whole."""
 _MOST_CHUNKS: Final = 2**20
 """Largest accepted number of chunks in a shard. The shard's index takes 16 bytes per chunk."""
 _NUMBERS: Final = frozenset(
@@ -37,9 +37,9 @@ class Encoding:
     dtype: np.dtype[Any] | None
     """Dtype of the stored elements, or None for strings of variable length."""
     codecs: tuple[Codec, ...]
-    """Codecs from bytes to bytes, such as compressors, in the order of encoding."""
+    """Codecs that turn bytes into other bytes, such as compressors, in the order of encoding."""
     order: tuple[int, ...] = ()
-    """Storage order of the axes of a chunk, such as (1, 0); empty if they are not transposed."""
+    """Storage order of the axes of a chunk, such as (1, 0). Empty if the axes are not transposed."""
     shards: ShardIndex | None = None
     """Layout of the shards, or None if each file holds a single chunk."""
 
@@ -160,7 +160,10 @@ def _of_shards(node: Node, shard: tuple[int, ...], options: Mapping[str, Any], d
 
 
 def _codecs(node: Node, json_codecs: Any, name_key: str = "name") -> list[Codec]:
-    """Read the name and the configuration of each codec from JSON. ``name_key`` is "name" in Zarr 3, "id" in Zarr 2."""
+    """Return the name and configuration of each codec in ``json_codecs``, a list from a Zarr node's metadata.
+
+    ``name_key`` is the key of a codec's name: "name" in Zarr 3, "id" in Zarr 2.
+    """
     if not isinstance(json_codecs, list):
         raise node.damaged(f"its codecs are {json_codecs!r:.100}")
     codecs: list[Codec] = []

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.zarr.nodes import Node
 
 _ITEMS: Final = 100
-"""Largest number of an array's attributes that are kept as metadata items."""
+"""Maximum number of a Zarr store's attributes that become metadata items of the raster."""
 _LONGEST: Final = 1000
-"""Largest length, in characters, of an array's attribute that is kept as a metadata item."""
+"""Maximum length, in characters, of an attribute that becomes a metadata item. Longer attributes are left out."""
 _MOST_PLANES: Final = 2**16 - 1
 _NO_ITEMS: Final = frozenset({"grid_mapping", "coordinates", "long_name", "standard_name", "units", "_FillValue"})
 _FILLS: Final = ("_FillValue", "missing_value")
@@ -37,11 +37,11 @@ _FILLS: Final = ("_FillValue", "missing_value")
 
 @dataclass(frozen=True, slots=True)
 class ZarrFacts:
-    """Metadata of a raster in a Zarr store. Its bands are planes (rows and columns) of one or more arrays."""
+    """Metadata of a raster in a Zarr store. The raster consists of two-dimensional planes of one or more arrays."""
 
     planes: tuple[tuple[ZarrArray, tuple[int, ...]], ...]
-    """Location of each plane (the pixels of one band at one time): its Zarr array, and its indices on the array's axes
-    other than rows and columns. Planes are sorted by time, then by band."""
+    """Zarr array of each plane, and index of the plane in this array. A plane holds the pixels of one band at one time.
+    Planes are sorted by time, then by band."""
     names: tuple[str | None, ...]
     """Name of each plane."""
     nodata: float | None
@@ -176,7 +176,11 @@ def _number(array: ZarrArray, name: str) -> Any:
 
 
 def _packing(array: ZarrArray, band: int, bands: int) -> Packing:
-    """Return the scale and offset of a band of an array, from CF attributes or from lists with an entry per band."""
+    """Return the scale and offset of one band of an array.
+
+    They are the CF attributes ``scale_factor`` and ``add_offset``, or items of the attributes ``scales`` and
+    ``offsets``, which are lists with one item per band.
+    """
     attributes = array.node.attributes
     lists: dict[str, Any] = {name: attributes.get(name) for name in ("scales", "offsets")}
     by_band = "scale_factor" not in attributes and all(
@@ -204,7 +208,10 @@ def _check_same(chosen: Chosen, what: str, values: Sequence[Any]) -> None:
 
 
 def _metadata(chosen: Chosen, times: list[datetime] | None) -> dict[str, str]:
-    """Return the text attributes of the chosen arrays as metadata items, with their acquisition time or times."""
+    """Return the metadata items of the raster: text attributes of the Zarr group, and the acquisition times.
+
+    If the raster is a single array, the text attributes of the array are included.
+    """
     attributes = {} if chosen.group is None else dict(chosen.group.attributes)
     if len(chosen.arrays) == 1:
         attributes |= chosen.arrays[0][0].attributes

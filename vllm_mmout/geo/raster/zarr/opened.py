@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.zarr.store import Store
 
 _MOST_CHUNKS: Final = 2**22
-"""Largest accepted number of chunks of a band. Chunks of 1024 x 1024 reach it at two million rows and columns."""
+"""Largest accepted number of chunks of a band. In chunks of 1024 x 1024 pixels, a band may thus have about two million
+rows and two million columns."""
 _LARGEST: Final = 512 << 20
-"""Largest size, in decoded bytes, of a group of whole Zarr chunks that is read at once."""
+"""Largest accepted size in bytes of the decoded Zarr chunks that must be in memory at once."""
 
 
 def open_zarr_folder(folder: Path) -> OpenZarr:
-    """Open a Zarr store, or a group or an array in a store, in a local folder as a raster."""
+    """Open a local Zarr folder as a raster. The folder may be a whole store, or a group or an array in a store."""
     array = (folder / "zarr.json").is_file() or (folder / ".zarray").is_file()
     parent = folder.absolute().parent
     if array and is_zarr(parent):
@@ -52,7 +53,7 @@ def open_zarr_zip(file: SharedFile) -> OpenZarr | None:
 
 
 def check_zarr_address(address: str) -> None:
-    """Raise InputError if the remote ``address`` names a Zarr folder. Remote stores must be zip files."""
+    """Raise InputError if the remote ``address`` is the address of a Zarr folder. Remote stores must be zip files."""
     if ".zarr" in (PurePosixPath(part).suffix.lower() for part in address.split("/")):
         raise InputError(
             f"{address} is a Zarr store in a folder, which is read from a local disk only; zip it without compression"
@@ -98,7 +99,7 @@ class OpenZarr(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times each part (group of chunks) of the raster was decoded, int64 [parts] in row-major order."""
+        """Decode count of each part of the raster, int64 [parts] in row-major order. A part is a group of chunks."""
         return self._decoded.ravel()
 
     def close(self) -> None:
@@ -115,7 +116,7 @@ class OpenZarr(OpenSegments):
 
 
 def _check_count(array: ZarrArray, size: tuple[int, int]) -> None:
-    """Raise InputError if a raster of ``size`` has too many chunks to read them in reasonable time."""
+    """Raise InputError if a band of ``array`` has too many chunks. ``size`` is the band's (height, width)."""
     count = math.prod(-(-side // part) for side, part in zip(size, array.block, strict=True))
     if count > _MOST_CHUNKS:
         raise InputError(
@@ -155,11 +156,14 @@ class ZarrParts:
             )
 
     def window(self, place: Place) -> Window:
-        """Return the window of the raster that one part covers. ``place`` is the part's (plane, row, column)."""
+        """Return the pixel window of one part of the raster.
+
+        ``place`` is the (plane, row, column) of the part in the grid of parts.
+        """
         return Window.of_block(*place[1:], self.block, self._size)
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return empty buffers, since `decode` itself reads the Zarr chunks of each part."""
+        """Return an empty buffer for each place. The Zarr chunks are read later, by `decode`."""
         del scratch
         return [memoryview(b"")] * len(places)
 

@@ -28,12 +28,12 @@ SPATIAL_REF: Final = "spatial_ref"
 """Name of an array in Zarr stores from rioxarray or odc-geo. The attributes of this array hold the coordinate
 system."""
 _TOLERANCE: Final = 0.1
-"""Largest deviation, in pixels, of coordinates from even spacing and of two transforms from each other. Coordinates in
-float32 are inexact."""
+"""Largest accepted error of coordinates and transforms, in pixels. Coordinates must be evenly spaced, and transforms
+must agree, up to this error."""
 _SCALED: Final = frozenset(
     {"km", "kilometer", "kilometers", "kilometre", "kilometres", "cm", "mm", "rad", "radian", "radians", "microradian"}
 )
-"""Units that coordinate systems do not use, such as km. Coordinates in these units are refused."""
+"""Coordinate units that are refused, such as km, because coordinate systems do not use these units."""
 
 
 def place_of(group: Node | None, array: Node, dims: tuple[str | None, str | None]) -> Georeference | None:
@@ -69,7 +69,10 @@ def _geo(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _grid_mapping(group: Node | None, array: Node) -> Mapping[str, Any]:
-    """Return the attributes of the CF grid mapping, the array that describes the coordinate system, or {}."""
+    """Return the attributes of the CF grid mapping, an array that describes the coordinate system.
+
+    Return {} if the group has no such array.
+    """
     name = array.attributes.get("grid_mapping", SPATIAL_REF)
     node = group.child(name) if group is not None and isinstance(name, str) and name.isidentifier() else None
     if node is None and "grid_mapping" in array.attributes:
@@ -120,7 +123,10 @@ def _check_shape(array: Node, stated: Mapping[str, Any], size: tuple[int, int]) 
 
 
 def _spatial(array: Node, attributes: Mapping[str, Any], size: tuple[int, int]) -> Iterator[tuple[str, Affine]]:
-    """Yield the attribute ``spatial:transform``, or else ``spatial:bbox``, as its name and an affine transform."""
+    """Yield (attribute name, affine transform) for the attribute ``spatial:transform``.
+
+    If this attribute is missing, yield the transform that ``spatial:bbox`` defines. Yield nothing if both are missing.
+    """
     if attributes.get("spatial:transform_type", "affine") != "affine":
         raise InputError(
             f"{array.name}: spatial:transform_type is {attributes['spatial:transform_type']!r:.60}, not affine"
@@ -158,10 +164,11 @@ def _numbers(array: Node, name: str, value: Any, count: int) -> list[float]:
 def _coordinates(
     group: Node | None, size: tuple[int, int], dims: tuple[str | None, str | None]
 ) -> Iterator[tuple[str, Affine]]:
-    """Yield the affine transform that the group's arrays of pixel coordinates define, if the group has both arrays.
+    """Yield the affine transform that follows from the group's arrays of x and y coordinates.
 
-    The arrays hold the coordinates of pixel centres. The transform converts positions of pixel corners, so that (0, 0)
-    is the outer corner of the first pixel. It is yielded after a text that names the arrays.
+    Yield nothing if the group lacks one of the arrays. The arrays hold the coordinates of pixel centres. The transform
+    converts positions of pixel corners, so that (0, 0) is the outer corner of the first pixel. It is yielded after a
+    text that names the arrays.
     """
     nodes = [None if group is None or name is None else group.child(name) for name in dims]
     if None in nodes:
@@ -198,9 +205,9 @@ def _step(node: Node) -> tuple[float, float]:
 
 
 def _agreed_transform(array: Node, transforms: list[tuple[str, Affine]], size: tuple[int, int]) -> Affine | None:
-    """Return the transform that all attributes in ``transforms`` agree on, or None if the list is empty.
+    """Return the affine transform in a Zarr array's attributes. Raise InputError if the attributes disagree.
 
-    ``transforms`` holds the name of each attribute and its transform. Raise InputError if they differ.
+    ``transforms`` holds the name of each attribute and its transform. Return None if it is empty.
     """
     for said_by, transform in transforms[1:]:
         first_by, first = transforms[0]

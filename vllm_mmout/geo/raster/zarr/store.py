@@ -17,8 +17,7 @@ from vllm_mmout.geo.raster.files import HeaderFile, SharedFile
 from vllm_mmout.geo.raster.formats import ZARR_METADATA
 
 _METADATA_BYTES: Final = 2**24
-"""Largest accepted size, in bytes, of all metadata files of a Zarr store together. A thousand arrays need a tenth of
-it."""
+"""Largest accepted total size, in bytes, of the metadata files that are read from one Zarr store."""
 _MOST_NODES: Final = 4096
 """Largest accepted number of arrays and groups in a Zarr group."""
 _DIRECTORY_BYTES: Final = 2**24
@@ -59,14 +58,17 @@ class Store(ABC):
 
     @abstractmethod
     def read_at(self, key: str, at: int, count: int) -> bytes | None:
-        """Return ``count`` bytes of the file ``key`` at offset ``at``, or None if the file is missing.
+        """Read ``count`` bytes of the file ``key`` from offset ``at``. Return None if the file is missing.
 
         A negative offset counts from the end. Fewer bytes are returned at the end of the file.
         """
 
     @abstractmethod
     def children(self, path: str) -> list[str]:
-        """Return the names of the folders in ``path`` ("" for the whole store), which may be arrays or groups."""
+        """Return the names of the folders directly in the folder ``path`` of the store.
+
+        A folder may be an array or a group. ``path`` is "" for the root of the store.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -87,7 +89,10 @@ class FolderStore(Store):
         self._root = folder.resolve()
 
     def read(self, key: str, limit: int) -> bytes | None:
-        """Return the content of the file ``key``, or None if it is missing. Raise an error above ``limit`` bytes."""
+        """Return the content of the file ``key``. Return None if the file is missing.
+
+        Raise InputError if the file has more than ``limit`` bytes, or cannot be read.
+        """
         with self._open(key) as descriptor:
             if descriptor is None:
                 return None
@@ -97,7 +102,7 @@ class FolderStore(Store):
             return _read(descriptor, 0, size)
 
     def read_at(self, key: str, at: int, count: int) -> bytes | None:
-        """Return ``count`` bytes of the file ``key`` at offset ``at``, or None if the file is missing."""
+        """Read ``count`` bytes of the file ``key`` from offset ``at``. Return None if the file is missing."""
         with self._open(key) as descriptor:
             if descriptor is None:
                 return None
@@ -170,7 +175,10 @@ class ZipStore(Store):
         """Whether the zip file holds a Zarr store."""
 
     def read(self, key: str, limit: int) -> bytes | None:
-        """Return the content of the file ``key``, or None if it is missing. Raise an error above ``limit`` bytes."""
+        """Return the content of the file ``key``. Return None if the file is missing.
+
+        Raise InputError if the file has more than ``limit`` bytes, or is damaged.
+        """
         info = self._infos.get(self._prefix + key)
         if info is None:
             return None
@@ -187,7 +195,7 @@ class ZipStore(Store):
         return data
 
     def read_at(self, key: str, at: int, count: int) -> bytes | None:
-        """Return ``count`` bytes of the file ``key`` at offset ``at``, or None if the file is missing."""
+        """Read ``count`` bytes of the file ``key`` from offset ``at``. Return None if the file is missing."""
         info = self._infos.get(self._prefix + key)
         if info is None:
             return None

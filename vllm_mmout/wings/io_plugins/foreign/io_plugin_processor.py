@@ -76,9 +76,10 @@ class IOPluginProcessor(OwnInputsProcessor):
         return processor
 
     def request(self, pick: str, data: Any, request: Request, limit_s: float) -> PluginRequest:
-        """Create a request for the IO Processor plugin. No plugin code runs before the engine starts the request.
+        """Return a `PluginRequest`, which runs the IO Processor plugin on the input ``data``.
 
-        ``pick`` is the name of the output processor. ``limit_s`` is the time limit of each plugin call in seconds.
+        No plugin code runs before the engine starts the request. ``pick`` is the name of the output processor.
+        ``limit_s`` is the time limit of each plugin call in seconds.
         """
         from vllm_mmout.wings.io_plugins.foreign.plugin_request import PluginRequest
 
@@ -87,7 +88,10 @@ class IOPluginProcessor(OwnInputsProcessor):
         return PluginRequest(self.plugin_object, pick, data, request, limit_s)
 
     def reduce(self, output: Any, params: OutputParams) -> Raw:
-        """Return the model's output tensor, or the first tensor of a dict, because vLLM's plugins receive only one."""
+        """Return the model's output tensor. If the output is a dict of tensors, return only the first tensor.
+
+        IO Processor plugins receive a single tensor from vLLM.
+        """
         raw: Raw = next(iter(output.values())) if isinstance(output, Mapping) else output
         return raw
 
@@ -127,7 +131,7 @@ class IOPluginProcessor(OwnInputsProcessor):
 
 @functools.cache
 def io_plugin_processor(plugin: str) -> type[IOPluginProcessor]:
-    """Return the output processor class for a plugin. It is created once per plugin, and then cached."""
+    """Return the output processor class for a plugin. The class is created once per plugin, and then cached."""
     name = f"{IOPluginProcessor.__name__}[{plugin}]"
     members = {"plugin": plugin, "name": IO_PLUGIN + plugin, "__module__": __name__, "__qualname__": name}
     return type(name, (IOPluginProcessor,), members)
@@ -137,7 +141,10 @@ class InstalledPlugins:
     """Provider of the output processors "io_plugin:NAME", one for each installed IO Processor plugin."""
 
     def installed(self) -> list[Registration]:
-        """Return a registry entry for each installed plugin. ``origin`` names the packages that define the plugin."""
+        """Return a registry entry for each installed IO Processor plugin.
+
+        The entry's ``origin`` names the packages that define the plugin.
+        """
         origins = {name: " and ".join(map(origin_of, points)) for name, points in installed_plugins().items()}
         return [
             Registration(IO_PLUGIN + name, io_plugin_processor(name), f"IO plugin {origin}")
@@ -145,7 +152,10 @@ class InstalledPlugins:
         ]
 
     def processor(self, name: str) -> type[IOPluginProcessor]:
-        """Return a plugin's output processor class without importing it. Raise RegistrationError if it is missing."""
+        """Return a plugin's output processor class. Raise RegistrationError if the plugin is missing or ambiguous.
+
+        The plugin is not imported.
+        """
         plugin = name.removeprefix(IO_PLUGIN)
         find_plugin(plugin)
         return io_plugin_processor(plugin)

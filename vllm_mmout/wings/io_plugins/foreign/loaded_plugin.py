@@ -95,7 +95,10 @@ class Plugin:
 
     @property
     def output_to_response(self) -> Callable[[Any], Any] | None:
-        """Method that makes the HTTP response in vLLM's older plugin interface, or None if the plugin lacks it."""
+        """Plugin's method that converts a result to an HTTP response. None if the plugin does not have this method.
+
+        The method belongs to an older version of vLLM's plugin interface.
+        """
         return self.instance.output_to_response if self._implements("output_to_response") else None
 
     def parse(self, data: Any) -> Any:

@@ -45,7 +45,7 @@ class RequestData:
         self.parent: Path | None = None
         """Parent folder for the copy of a file, or None for the system's temporary folder."""
         self.folder: Path | None = None
-        """Folder that holds the copy of the file, or None if the file was not copied."""
+        """Temporary folder with a copy of the input file. None if the input was not copied."""
 
     def parse_with(self, parse: Callable[[Any], Any]) -> Any:
         """Call ``parse``, a method of the plugin, with the input in a form that it accepts. Return the parsed data.

@@ -1,4 +1,4 @@
-"""Run requests that an IO Processor plugin turns into prompts and results."""
+"""Run requests with an IO Processor plugin, which creates the prompts and converts the model's outputs to a result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ ValidationError."""
 
 
 class PluginRequest(Run):
-    """Request that an IO Processor plugin turns into prompts. No plugin code runs before the request starts."""
+    """Request whose prompts and result are computed by an IO Processor plugin.
+
+    No plugin code runs before the scheduler starts the request.
+    """
 
     def __init__(self, plugin: Plugin, processor_name: str, data: Any, request: Request, limit_s: float) -> None:
         params = OutputParams(processor=processor_name).of_part()  # raw tensors are wanted
@@ -50,19 +53,23 @@ class PluginRequest(Run):
         self._token_ids: dict[int, list[int]] = {}
 
     def check_tiles(self, most: int) -> None:
-        """Set the maximum number of prompts that the plugin may make. `measure` raises an error if it makes more."""
+        """Set the maximum number of tiles. Each of the plugin's prompts counts as a tile.
+
+        `measure` raises InputError if there are more prompts. Their number is known only after plugin code has run.
+        """
         self._most = most
 
     def attach(self, budget: TileBudget, wake: Callable[[], None], **options: Any) -> None:
-        """Give the request the shared limit on tiles in flight (``budget``) before it runs, and reserve a request id.
+        """Attach the request to the scheduler, and reserve an id for the request.
 
-        ``wake`` is a function that the request calls when the scheduler must run.
+        ``budget`` limits the tiles in flight of all requests together. ``wake`` is a function that the request calls
+        when the scheduler must run.
         """
         super().attach(budget, wake, **options)
         self._id = self._plugin.ids.take(self.request.request_id)
 
     def stopping(self) -> None:
-        """Raise StoppedError in the thread that waits for a plugin call."""
+        """Stop waiting for the plugin when the request is stopped. The waiting thread then raises StoppedError."""
         self._calls.stop()
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ class HangingError(Exception):
 
 
 class TimeLimitedCalls:
-    """Runner of calls with a time limit. A call that exceeds it keeps running, and its result is discarded.
+    """Runner of calls with a time limit. A call that exceeds the limit keeps running, but its result is discarded.
 
     Args:
         limit_s: time limit of each call, in seconds.
@@ -67,7 +67,7 @@ class TimeLimitedCalls:
                 answer.put((None, StoppedError()))
 
     def close(self) -> None:
-        """Make all waiting `run` calls raise StoppedError. Call the constructor's ``at_end`` when no thread is left."""
+        """Make all waiting `run` calls raise StoppedError. Call ``at_end`` as soon as no thread is running any more."""
         self.stop()
         with self._lock:
             ends = not self._closed and not self._running

@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from vllm_mmout.engine.request.llm import BoundLLM
 
 _LAST_REQUEST: ContextVar[PromptRequest | None] = ContextVar("mmout_named_request", default=None)
-"""Request that `pre_process` has returned last in this thread or task. `merge_pooling_params` adds it to the pooling
-params."""
+"""Request of the latest `pre_process` call in this thread or asyncio task.
+
+`merge_pooling_params` adds the request to the pooling params.
+"""
 
 
 class PluginOutput(BaseModel):
@@ -88,7 +90,10 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], MMOutPlugin):
         return {"prompt_token_ids": [1], KEY: request}
 
     def merge_pooling_params(self, params: PoolingParams | None = None) -> PoolingParams:
-        """Add the request that `pre_process` has just stored to the pooling params. vLLM drops it from the prompt."""
+        """Return the pooling params, extended with the request of the preceding `pre_process` call.
+
+        vLLM drops the request from the prompt, but passes on the pooling params unchanged.
+        """
         request = _LAST_REQUEST.get()
         _LAST_REQUEST.set(None)
         merged = params or PoolingParams(task=TASK)
@@ -99,7 +104,7 @@ class MMOutIOProcessor(IOProcessor[PluginData, PluginOutput], MMOutPlugin):
     def post_process(
         self, model_output: Sequence[PoolingRequestOutput[Any]], request_id: str | None = None, **kwargs: Any
     ) -> PluginOutput:
-        """Return the response to the client, which the engine's ``encode`` has stored in ``model_output``."""
+        """Return the response in ``model_output``. The engine's ``encode`` has already computed the response."""
         (output,) = model_output
         answer: PluginOutput = output.outputs
         return answer.model_copy(update={"request_id": request_id or answer.request_id})

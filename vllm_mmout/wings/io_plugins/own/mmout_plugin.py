@@ -29,7 +29,7 @@ KEY: Final = "mmout_request"
 
 
 def register() -> str:
-    """Return the import path of the plugin's class. vLLM imports it only for models that use the plugin."""
+    """Return the import path of the plugin's class. vLLM imports the class only if the model uses the plugin."""
     return "vllm_mmout.wings.io_plugins.own.mmout_io_processor.MMOutIOProcessor"
 
 

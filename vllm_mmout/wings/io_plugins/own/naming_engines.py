@@ -60,7 +60,7 @@ class NamingAsyncLLM(BoundAsyncLLM):
 
 
 class NamingLLM(BoundLLM):
-    """vLLM's ``LLM``, whose ``encode`` also accepts ``{"data": ...}``, a request for the plugin ``mmout``."""
+    """Subclass of vLLM's ``LLM``. Its ``encode`` also runs requests ``{"data": ...}`` for the plugin ``mmout``."""
 
     pooling_io_processors: Any
 
@@ -96,7 +96,7 @@ class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
         return PoolingIOProcessor.get_request_factory_online(self, ctx)
 
     def post_process_online(self, ctx: PoolingServeContext[Any]) -> None:
-        """Process the outputs with the plugin if the request has ``data``. Otherwise leave them unchanged."""
+        """Let the plugin process the outputs of a request with the field ``data``. Do nothing for other requests."""
         if isinstance(ctx.request, IOProcessorRequest):
             super().post_process_online(ctx)
 

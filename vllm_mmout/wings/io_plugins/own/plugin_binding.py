@@ -44,9 +44,10 @@ def _plugin_of(model_config: ModelConfig) -> str | None:
 
 
 def check_engine(vllm_config: VllmConfig, *, bound: bool) -> None:
-    """Raise OptionError if the engine's IO Processor plugin cannot work, before any process is started.
+    """Raise OptionError if the engine's IO Processor plugin is not installed, or does not fit the model.
 
-    ``bound`` is true if the model has an output processor.
+    The plugin ``mmout`` fits only models with an output processor. ``bound`` is true for such a model. If ``bound`` is
+    false, other plugins are not checked.
     """
     model_config = vllm_config.model_config
     argument, name = model_config.io_processor_plugin, _plugin_of(model_config)

@@ -59,7 +59,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[str, ...]
     """Input files as URLs, paths or base64 texts. If there are several, they are the files of a single input."""
     names: tuple[str, ...] = ()
-    """Name that the client gave each file: the name of a band, or of one of the model's images. Empty without names."""
+    """Band or image names of the files in ``data``, in the same order. Empty if the client did not name the files."""
     data_format: Literal["url", "path", "b64_json"]
     image_format: str | None = None
     """File format of the result, or None for the default format, which is GeoTIFF for rasters."""
@@ -69,12 +69,11 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
     target: OutputPath | None = None
     """File or folder to which the server writes the result. None if the response holds the result."""
     folder: Path | None = None
-    """Folder where the server writes the result to a file with a unique name. None if the client named the file, or if
-    the result is not written to a file."""
+    """Folder for a result file with a generated name. None if the client chose the path, or if no file is written."""
 
     @property
     def format_choice(self) -> FormatChoice:
-        """Format of the result file that the client set by ``image_format``, as an argument for `chosen_format`."""
+        """Client's choice of the file format (``image_format``), as an argument for the function `chosen_format`."""
         return FormatChoice(self.image_format, as_file=True)
 
     @property
@@ -84,7 +83,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local_input(self) -> Any:
-        """The input as ``LLM.generate`` expects it: URLs, paths or file contents. Blocks while base64 is decoded."""
+        """Input files for ``LLM.generate`` in this process: URLs, paths or bytes. Blocks while base64 is decoded."""
         readers: dict[str, Callable[[str], Any]] = {"path": Path, "b64_json": _decoded, "url": str}
         return self._one([readers[self.data_format](text) for text in self.data])
 
@@ -92,7 +91,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__}(data_format={self.data_format!r}, params={self.params!r})"  # data may be large
 
     def check(self, binding: Binding) -> str:
-        """Check the request against the model's output processor, and return the processor's name."""
+        """Check that the model supports the request. Return the name of the output processor that the request uses."""
         inputs = binding.inputs
         if inputs is not None and not inputs.opens_files:
             takes = f"the model {binding.model!r} takes {inputs.takes}, and the IO Processor plugin passes files to it"

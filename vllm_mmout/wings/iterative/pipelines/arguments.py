@@ -30,7 +30,7 @@ PICTURES: Final = ("image", "mask_image", "control_image", "reference_image", "l
 
 @cache
 def settable_arguments(pipeline: type) -> tuple[str, ...]:
-    """Return the names of the arguments of a pipeline that requests can set, in the pipeline's order."""
+    """Return the names of the pipeline arguments that a request can set, in the pipeline's order."""
     named = inspect.signature(pipeline.__call__).parameters
     return tuple(name for name in named if name not in _OF_A_RUN and not any(part in name for part in _EXCLUDED_WORDS))
 
@@ -97,7 +97,10 @@ def arguments_of(pipeline: type, inputs: Mapping[str, Tensor], params: OutputPar
 
 
 def as_bytes(text: str) -> NDArray[np.uint8]:
-    """Encode a text as UTF-8 bytes plus a zero byte, because vLLM does not pass on empty tensors."""
+    """Return a text as a uint8 array of its UTF-8 bytes and a final zero byte.
+
+    Without the zero byte, an empty text would become an empty tensor, which vLLM does not pass on.
+    """
     return np.frombuffer(text.encode() + b"\0", np.uint8)
 
 

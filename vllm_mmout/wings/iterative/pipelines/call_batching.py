@@ -23,11 +23,15 @@ _MAX_LATENTS_ON_CPU: Final = 1 << 14
 """Maximum number of latent values that a CPU decodes in one batch, small enough that the decoded pictures fit into its
 caches."""
 _TOLERANCES: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Largest allowed difference between the results of a batch and of separate calls, by dtype. It is a fraction of the
-largest absolute value in the result of the separate call."""
+"""Tolerance by dtype when the results of a batched call are compared with the results of unbatched calls.
+
+A tolerance is a fraction of the largest absolute value in the unbatched result.
+"""
 _OTHER_TOLERANCE: Final = 0.05
-"""Largest allowed difference between the results of a batch and of separate calls, for dtypes that `_TOLERANCES` lacks.
-It is a fraction of the largest absolute value in the result of the separate call."""
+"""Tolerance for floating point dtypes that are not in `_TOLERANCES`, such as bfloat16.
+
+The tolerance is a fraction of the largest absolute value in the unbatched result.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,11 @@ class _BatchSignature:
     """Batch size of the call."""
     leaves: tuple[Any, ...]
     kinds: tuple[str, ...]
-    """Kind of each argument in ``leaves``, which tells how it is batched: "rows" for a tensor with a batch axis,
-    "number" for a tensor with one number for each row or for all, "shared" for a tensor that must be equal in all
-    calls, and "" for any other value."""
+    """Kind of each argument in ``leaves``: "rows", "number", "shared" or "". The kind decides about batching.
+
+    A "rows" tensor has a batch axis. A "number" tensor holds one number for the whole call, or a number for each row.
+    A "shared" tensor must be equal in all calls. Any other value has the kind "".
+    """
 
     @classmethod
     def of(cls, call: NetworkCall) -> _BatchSignature | None:
@@ -61,11 +67,11 @@ class _BatchSignature:
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """Part of ``key`` that ignores sizes and values: the function, and the names and kinds of its arguments."""
+        """Part of ``key`` without sizes and values: the called function, the argument names and the argument kinds."""
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:
-        """Return whether a call with an equal ``key`` can join the batch. Both calls need equal "shared" tensors.
+        """Return whether two calls with an equal ``key`` can share a batch: whether their "shared" tensors are equal.
 
         ``kinds`` marks a tensor as "shared" if it has neither rows of the batch nor a single number. A batch has only
         one copy of such a tensor.
@@ -127,7 +133,7 @@ class CallBatcher:
 
 
 def _groups(calls: Sequence[NetworkCall]) -> list[list[tuple[int, _BatchSignature | None]]]:
-    """Group calls that can run as one batch. Each entry holds a call's index and its signature."""
+    """Group calls that can run as one batch. A group is a list with the index and the signature of each call."""
     groups: list[list[tuple[int, _BatchSignature | None]]] = []
     for row, call in enumerate(calls):
         signature = _BatchSignature.of(call)
@@ -187,7 +193,7 @@ def _merged(first: NetworkCall, signatures: Sequence[_BatchSignature]) -> Networ
 
 
 def _copied(argument: Any) -> Any:
-    """Return an argument for a batch. A random generator is copied, so that the batch does not advance the original."""
+    """Copy a random generator, so that a batch does not advance the original. Return any other argument unchanged."""
     if not isinstance(argument, torch.Generator):
         return argument
     generator = torch.Generator(argument.device)
@@ -239,7 +245,7 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 
 def _map_values(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the same nested structure, with ``change`` applied to each value."""
+    """Return a copy of nested tuples, lists and dicts, with ``change`` applied to each value."""
     if isinstance(tree, dict):
         values = {name: _map_values(value, change) for name, value in tree.items()}
         return values if type(tree) is dict else type(tree)(**values)

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     import torch
 
 KEY: Final = "diffusers"
-"""Key in ``config.json`` of the settings of a diffusers pipeline. The setting ``folder`` is the pipeline's folder.
-Results of more pixels than the setting ``tiled_above`` are decoded in tiles to save memory."""
+"""Key of a diffusers pipeline's settings in ``config.json``.
+
+The setting ``folder`` is the pipeline's folder. Results with more than ``tiled_above`` pixels are decoded in tiles to
+save memory.
+"""
 INDEX: Final = "model_index.json"
 _NEEDS: Final = 'pipelines of diffusers need its packages: pip install "vllm-mmout[diffusion]"'
 

@@ -63,7 +63,11 @@ class RasterPipelineMapper(RasterMapper):
         return options_of(self.pipeline)
 
     def tensors(self, view: RasterView, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]]:
-        """Return the pixels ``planes`` as a float32 tensor ``image``, and the request's number of denoising steps."""
+        """Return a dict of pipeline arguments: the pixels (``image``), and the number of denoising steps.
+
+        The pixels are converted to float32. The number is the argument ``num_inference_steps``. It is left out if
+        neither the request nor the pipeline sets it.
+        """
         return {self.keyword: planes.astype(np.float32), **_steps(self.pipeline, view.params)}
 
 
@@ -96,7 +100,7 @@ class PipelineMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Whether a text in an input may be a file name. True if the pipeline takes pictures."""
+        """Whether a string in an input may name a picture file. True if the pipeline has an argument for a picture."""
         return bool({*PICTURES} & set(self.fields))
 
     def dummy(self) -> Any:

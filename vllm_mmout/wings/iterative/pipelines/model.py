@@ -64,7 +64,7 @@ class PipelineModel(nn.Module):
         return self._runs.begin({name: value for name, value in arguments.items() if name in parameters})
 
     def step(self, states: Sequence[PipelineRun], steps: Sequence[int]) -> list[PipelineRun | MMOutError]:
-        """Run one denoising step of each request. A request that fails is replaced by an MMOutError."""
+        """Run one denoising step of each request. Return the new states, or an MMOutError for each failed request."""
         del steps
         return self._runs.step(states)
 

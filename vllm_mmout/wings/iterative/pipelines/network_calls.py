@@ -63,8 +63,10 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
         self.steps = 0
         """Number of denoising steps that the pipeline has finished."""
         self.latents: torch.Tensor | None = None
-        """Latents after the last denoising step, used for previews: the noise-free estimate if the scheduler returns
-        it."""
+        """Latents from which a preview is decoded. None before the first denoising step is finished.
+
+        They are the scheduler's noise-free estimate after the last step, or else the latents for the next step.
+        """
         self.result: Any = None
         self.error: BaseException | None = None
         """Exception that ended the pipeline, or None."""
@@ -89,7 +91,7 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
             self.call = value
 
     def close(self) -> None:
-        """Abort the pipeline if it has not ended. The ``with`` blocks in its code exit as for an exception."""
+        """Abort the pipeline if it has not ended. GreenletExit is raised in the pipeline's paused code."""
         self.call = None
         if self.dead:
             return

@@ -91,7 +91,7 @@ class Runs:
         return own
 
     def step(self, requests: Sequence[PipelineRun]) -> list[PipelineRun | MMOutError]:
-        """Run one denoising step of each request. A request that fails is replaced by an MMOutError."""
+        """Run one denoising step of each request. Return the requests, with an MMOutError for each failed request."""
         tasks = [request.task for request in requests]
         targets = {id(task): task.steps + 1 for task in tasks}
         with torch.inference_mode():
@@ -114,7 +114,7 @@ class Runs:
         return [no_preview if picture is None else picture for picture in pictures]
 
     def _advance(self, tasks: Sequence[Task], is_done: Callable[[Task], bool]) -> None:
-        """Run the neural network calls that paused pipelines wait for, in batches, until all tasks end or are done."""
+        """Advance each task until it ends or ``is_done(task)`` is true. Network calls of the tasks run in batches."""
         while waiting := [task for task in tasks if task.call is not None and not is_done(task)]:
             results = self._together([task.call for task in waiting if task.call is not None])
             for task, result in zip(waiting, results, strict=True):
@@ -142,7 +142,10 @@ class Runs:
             network.use_tiling = False
 
     def _error_of(self, task: Task, *, is_starting: bool = False) -> MMOutError:
-        """Return a failed task's exception as an error of its request. The traceback is dropped to free memory."""
+        """Return an MMOutError for a failed task. An exception of another type is converted to a new MMOutError.
+
+        The new error has no traceback, which would keep tensors in memory.
+        """
         error = task.error
         if isinstance(error, MMOutError):
             return error

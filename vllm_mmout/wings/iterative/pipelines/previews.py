@@ -1,4 +1,4 @@
-"""Decode the latents of running requests to preview pictures, as pipelines decode the final latents."""
+"""Decode the latents of running requests to preview pictures, in the same way as a pipeline decodes its result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from torch import Tensor
 
 
 def preview_of(pipeline: Any, latents: Tensor | None) -> Tensor | None:
-    """Decode latents to a picture [1, (frames,) bands, height, width], from 0 to 1, or None if that is impossible.
+    """Decode latents to a picture or video with values from 0 to 1. Return None if the latents cannot be decoded.
 
     Args:
         pipeline: a pipeline of diffusers with a ``vae`` or ``vqvae``.
         latents: [1 or more, channels, (frames,) height, width], or Flux's packed latents [1 or more, tokens, channels].
             Only the first item is decoded.
+
+    Returns:
+        A picture [1, bands, height, width], or a video [1, frames, bands, height, width].
 
     """
     vae = getattr(pipeline, "vae", None) or getattr(pipeline, "vqvae", None)

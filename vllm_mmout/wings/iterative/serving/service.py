@@ -65,7 +65,7 @@ class StepService(ForwardService):
         return await self._answered(request, image_request, count, parts, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the pixel limit of an input picture if the result is as large as the picture, otherwise None.
+        """Return the maximum number of pixels of an input picture whose size decides the size of the result.
 
         Return None if the request sets the size of the result, or if the model takes rasters. The server's default
         limit for inputs then applies.
@@ -92,7 +92,10 @@ class StepService(ForwardService):
 
 
 def _with_seed(work: Work, number: int) -> Work:
-    """Return a copy of ``work`` for one of several results, with ``number`` added to its seed, if it has a seed."""
+    """Return a copy of a request with a new id, and with ``number`` added to the seed.
+
+    A request without a seed stays without a seed.
+    """
     seed = work.params.seed
     fields = work.request
     if seed is not None:
@@ -117,7 +120,7 @@ async def _answer(works: Sequence[Work], request: Request) -> Response:
 
 
 async def _result(work: Work) -> tuple[MultimodalRequestOutput, list[Encoded]]:
-    """Run a request. Return the engine's output object, and an encoded file of each result in that object."""
+    """Run the request ``work``. Return the engine's output object, and the results encoded as files."""
     last = await work.last()
     return last, await work.encoded(last)
 

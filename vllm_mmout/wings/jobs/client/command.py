@@ -30,8 +30,10 @@ _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
 files."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _RETRIES = "8"
-"""Default number of retries of a failed HTTP request. With the pauses between them, they last about 90 seconds, so that
-a proxy can restart meanwhile."""
+"""Default number of retries of a failed HTTP request. The pauses between the attempts add up to about 90 seconds.
+
+A proxy has time to restart during the pauses.
+"""
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -124,7 +126,10 @@ def _finish(session: Session, job: Job, target: DownloadTarget | None, options: 
 
 
 def _fetch(session: Session, job: Job, target: DownloadTarget, name: str) -> list[Path]:
-    """Download a job's results to ``target``. In a folder, the file names begin with ``name``. Return the paths."""
+    """Download a job's results to ``target``. Return the paths of the files.
+
+    If the target is a folder, file names begin with ``name``, or with the day if the job makes a map of each day.
+    """
     files = target.files(name, job.outputs)
     for file, output in zip(files, job.outputs, strict=True):
         path = result_path(job.id, output)
@@ -203,7 +208,7 @@ def _bar(label: str, total: int | None = None, unit: str = "B") -> tqdm[Any]:
 
 
 def _position_setter(bar: tqdm[Any]) -> Callable[[int], None]:
-    """Return a function that sets the position of a progress bar, which may also decrease."""
+    """Return a function that sets the position of a progress bar. The new position may be lower than the old one."""
     return lambda done: bar.update(done - bar.n) and None
 
 

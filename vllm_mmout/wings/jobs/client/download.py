@@ -117,7 +117,7 @@ class PartFile:
             self.etag = record.etag if record.source == source else None
 
     def begin(self, etag: str | None) -> None:
-        """Empty the file and record the ETag of the new download, which is resumable only with a strong ETag."""
+        """Empty the file for a new download, and record its ETag. Only a download with a strong ETag can be resumed."""
         with self._errors():
             self._record.unlink(missing_ok=True)
             self.cut(0)
@@ -139,7 +139,7 @@ class PartFile:
             self.size += len(data)
 
     def finish(self) -> None:
-        """Flush the downloaded file to disk, because the server may delete the result afterwards."""
+        """Flush the downloaded file to disk. The result can then be deleted on the server without losing data."""
         with self._errors():
             self._file.flush()
             os.fsync(self._file.fileno())

@@ -44,7 +44,10 @@ class MultipartForm:
 
 
 def _read(path: Path, size: int) -> Iterator[bytes]:
-    """Yield ``size`` bytes of a file. Disk errors become InputError, to tell them from connection errors."""
+    """Yield ``size`` bytes of a file in chunks. Raise InputError if the file cannot be read, or is too short.
+
+    An OSError would look like a connection error, because the file is read while the request is sent.
+    """
     try:
         with path.open("rb", buffering=0) as file:
             while size:

@@ -53,7 +53,7 @@ class JobOutput(msgspec.Struct, frozen=True):
     bytes: int
     classes: tuple[ResultClass, ...] | None = None
     day: Day | None = None
-    """Day of a map if the job makes a map of each day."""
+    """Day that the map shows. None if the job does not make a separate map for each day."""
 
     @property
     def class_names(self) -> tuple[str, ...] | None:

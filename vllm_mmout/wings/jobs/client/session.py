@@ -34,7 +34,10 @@ Answer = TypeVar("Answer")
 KEYS = ("VLLM_API_KEY", "OPENAI_API_KEY")
 """Environment variables that may hold the API key, in order of preference. vLLM's server also reads VLLM_API_KEY."""
 _LONGEST_ASKED = 600.0
-"""Longest pause in seconds between two attempts that a server can demand with the header Retry-After."""
+"""Longest pause in seconds that a server may request with the header Retry-After.
+
+If the server requests a longer pause, the client gives up.
+"""
 _PROXY_FAILED = frozenset({502, 503, 504})
 """HTTP statuses that a proxy sends while it cannot reach the server."""
 _LARGEST_JSON = 16 << 20
@@ -119,7 +122,9 @@ class Session:
         return call_with_retries(lambda: self.ask("GET", path, into), self.new_waiting().wait)
 
     def ask(self, method: str, path: str, into: type[Answer], **request: Any) -> Answer:
-        """Send a request once, and decode the JSON response as the type ``into``. More arguments go to `answer`.
+        """Send a request once, without retries, and decode the JSON response as the type ``into``.
+
+        Further keyword arguments are passed to `answer`.
 
         Raises:
             TemporaryError: the request failed, but may succeed later.
@@ -202,7 +207,10 @@ class Session:
         return ServerError(message, status)
 
     def _broken(self, error: HTTPError, wait_s: float) -> Exception:
-        """Return the exception for a broken connection: a `TemporaryError` if an earlier request reached the server."""
+        """Return the exception for a broken connection: a `TemporaryError` if a retry may help, else a `ServerError`.
+
+        A retry may help if the server has already answered a request of this session.
+        """
         if (fault := certificate_fault(error)) is not None:
             return ServerError(f"the certificate of {self.server} {fault}")
         message = timeout_phrase(error, self._options.timeout, wait_s) or _cause(error)

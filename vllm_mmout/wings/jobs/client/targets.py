@@ -22,7 +22,7 @@ class DownloadTarget:
 
     path: Path
     folder: bool
-    """Whether `path` is a folder. Results in a folder are named after their input."""
+    """Whether `path` is a folder. The result files in a folder are named after the input or the day."""
 
     @classmethod
     def of(cls, out: str) -> DownloadTarget:
@@ -58,7 +58,7 @@ class DownloadTarget:
         return requested if suffix_format is None else suffix_format.name
 
     def check_days(self) -> None:
-        """Raise an OptionError if the target is a file that cannot hold the maps of all days."""
+        """Raise OptionError for ``--each-day`` if the target is a file that can hold only one map."""
         if not self.folder and suffix_of(self.path) not in RasterSeries.formats:
             raise OptionError(
                 f"-o {self.path} names a file of one map, and --each-day makes a map of each day; name a folder, with a"
@@ -66,7 +66,7 @@ class DownloadTarget:
             )
 
     def files(self, stem: str, outputs: Sequence[JobOutput]) -> list[Path]:
-        """Return the path to save each result at. If ``-o`` names a folder, create it.
+        """Return the path of the file for each result. If ``-o`` names a folder, create the folder.
 
         If one of several results has the format of the file's suffix, the others get the suffix of their own format.
 
@@ -105,7 +105,7 @@ class DownloadTarget:
         return form if form is not None and form.name in SENT else None
 
     def _suffixes(self, outputs: Sequence[JobOutput]) -> list[str | None]:
-        """Return the suffix of each result's file name. None means that the path in ``-o`` keeps its suffix.
+        """Return the suffix of each result's file name, or None for a result with the suffix of the path in ``-o``.
 
         An unknown suffix fits results of one format.
         """

@@ -68,7 +68,10 @@ def definition(request: Request) -> dict[str, Any]:
 
 
 def _execution(results: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI description of the route that executes a process, with its responses ``results``."""
+    """Return the OpenAPI description of the route that executes a process.
+
+    ``results`` maps HTTP statuses to descriptions of the route's responses with results.
+    """
     prefer = {"name": "Prefer", "in": "header", "schema": {"type": "string", "enum": ["respond-async", "respond-sync"]}}
     location = {"Location": {"schema": {"type": "string"}, "description": "URL of the job's status."}}
     created = {"201": {**_json("statusInfo"), "headers": location}}

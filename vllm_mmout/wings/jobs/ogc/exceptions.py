@@ -17,8 +17,10 @@ NO_SUCH_PROCESS: Final = f"{_URI}/no-such-process"
 NO_SUCH_JOB: Final = f"{_URI}/no-such-job"
 RESULT_NOT_READY: Final = f"{_URI}/result-not-ready"
 _TYPES_BY_STATUS: Final = {400: "InvalidParameterValue"}
-"""Exception type by HTTP status, for exceptions that OGC API Processes does not define. Other statuses get the type
-"about:blank"."""
+"""Exception type by HTTP status, for errors that do not have a type of OGC API Processes.
+
+Errors with any other status get the type "about:blank".
+"""
 
 
 def exception_response(request: Request, error: Exception) -> JSONResponse:

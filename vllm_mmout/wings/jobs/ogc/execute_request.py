@@ -98,9 +98,9 @@ async def read_execute_request(request: Request, options: ServingOptions, proces
 
 
 def _decoded(body: bytearray) -> Any:
-    """Parse the JSON body of an execute request. Most values may have at most 8 KB.
+    """Parse the JSON body of an execute request. Raise an error if a value in the body is too long.
 
-    Values in ``inputs`` that hold files, an ``aoi`` or a prompt may be longer. Each of them has its own limit.
+    Files, an ``aoi`` and a prompt in ``inputs`` have limits of their own. Any other value may have at most 8 KB.
     """
 
     def inputs(_: str, raw: memoryview) -> Any:
@@ -110,7 +110,10 @@ def _decoded(body: bytearray) -> Any:
 
 
 def _file(name: str, raw: memoryview) -> str:
-    """Decode an input file, which is a JSON string or object. Return its URL, or a data URL with the content."""
+    """Parse the JSON value that describes an input file. Return the file's URL, or a data URL with its content.
+
+    The JSON value is a string in base64, or an object like `_File`.
+    """
     try:
         value = msgspec.json.decode(raw, type=str | _File)
     except msgspec.ValidationError as error:
@@ -157,7 +160,7 @@ def _unwrapped(name: str, value: Any) -> Any:
 
 
 def _outputs(value: Any, process: Process) -> dict[str, _Output]:
-    """Return the requested outputs by processor name. If the request names none, all outputs are returned."""
+    """Return a dict of the requested outputs by processor name. If the request names no outputs, return all of them."""
     outputs: dict[str, _Output] = _converted(_object(value, "outputs"), dict[str, _Output], "outputs")
     for name in outputs:
         if name not in process.outputs:
@@ -188,9 +191,10 @@ def _format(outputs: Mapping[str, _Output], process: Process) -> dict[str, str]:
 
 
 def _delivery(response: Any, outputs: Mapping[str, _Output], kinds: Any) -> Delivery:
-    """Return how the results are sent. ``kinds`` is the input ``output``: a kind of result, several kinds, or None.
+    """Return how to send the results: as files or as one JSON document, and which results as URLs.
 
-    A request for several kinds has one processor, whose results are named by their kinds.
+    ``kinds`` is the request's input ``output``: the name of a kind of result, a list of such names, or None. A request
+    for several kinds has one processor, whose results are named by their kinds.
     """
     if response not in ("raw", "document"):
         raise ApiError(400, f"response must be raw or document, got {shown(response)}", param="response")

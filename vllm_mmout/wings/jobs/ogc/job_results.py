@@ -1,4 +1,4 @@
-"""Send the results of a job by value or by URL, as the request that created the job asked for.
+"""Send the results of a job as data or as URLs. The client chooses the form when it creates the job.
 
 ======== =================== ==============================================
 response transmission        answer
@@ -74,7 +74,10 @@ def _linked(request: Request, job: SceneJob) -> Response:
 
 
 def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> ClosingResponse:
-    """Return OGC's JSON document of results. A result whose processor is not in ``entries`` is sent as a URL."""
+    """Return all results of a job in OGC's JSON document. Results that ``entries`` lacks are sent as URLs.
+
+    ``entries`` maps the labels of results to open files.
+    """
     parts: list[Part] = []
     for output in job.outputs:
         parts.append(b"," if parts else b"{")
@@ -91,7 +94,10 @@ def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -
 
 
 def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> ClosingResponse:
-    """Return all results as a multipart body (RFC 2387). A result that is not in ``entries`` is sent as a URL."""
+    """Return all results of a job as a multipart body (RFC 2387). Results that ``entries`` lacks are sent as URLs.
+
+    ``entries`` maps the labels of results to open files.
+    """
     boundary = uuid4().hex
     parts: list[Part] = []
     for output in job.outputs:
@@ -107,7 +113,7 @@ def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) 
 
 
 def _opened(outputs: Sequence[SceneOutput], store: ResultStore) -> dict[str, Encoded]:
-    """Open the stored file of each result. Return the open files by the label of their result. The call blocks.
+    """Open the stored files of results. Return a dict from each result's label to its open file. The call blocks.
 
     Raise an ApiError (404) if a file was removed.
     """

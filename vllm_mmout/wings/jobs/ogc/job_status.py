@@ -83,7 +83,7 @@ class JobFilter:
         )
 
     def accepts(self, job: SceneJob, process_id: str) -> bool:
-        """Return whether a job meets all conditions of this filter."""
+        """Return whether a job meets all conditions of this job filter."""
         if self.processes is not None and process_id not in self.processes:
             return False
         if self.statuses is not None and _STATUSES[job.status] not in self.statuses:
@@ -101,7 +101,7 @@ class JobFilter:
 def jobs_page(
     board: SceneBoard, limit: int, after: str | None, accepts: Callable[[SceneJob], bool], kind: str
 ) -> tuple[list[SceneJob], bool]:
-    """Return up to ``limit`` of the newest jobs that ``accepts`` returns True for, and whether there are more.
+    """Return the newest jobs that ``accepts`` allows, up to ``limit``, and whether more such jobs exist.
 
     Args:
         board: the jobs of all servers.
@@ -129,7 +129,7 @@ def _text(seconds: float) -> str:
 
 
 def _listed(query: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    """Return the values of a comma-separated query parameter, or None if the parameter is missing."""
+    """Split the comma-separated query parameter ``name`` into its values. Return None if the parameter is missing."""
     text = query.get(name)
     return None if text is None else tuple(text.split(","))
 

@@ -40,7 +40,7 @@ def job_url(request: Request, job: SceneJob) -> str:
 
 
 def output_url(request: Request, job: SceneJob, output: SceneOutput) -> str:
-    """Return the download URL of a result file, which accepts range requests."""
+    """Return the URL from which clients download a result file. The URL accepts range requests."""
     return url(request, f"/v1/scenes/{job.id}/content", **output.query)
 
 

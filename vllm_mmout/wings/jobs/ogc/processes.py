@@ -41,10 +41,10 @@ INPUTS: Final = (
 )
 """Inputs of an OGC process besides the image. `inputs_of` returns the subset that a model accepts."""
 _RASTER_OPTIONS: Final = frozenset({*ReadingOptions.__struct_fields__, "tile", "overlap", "blend"}) - {*OF_MODELS}
-"""Names of the options that only models with rasters as input have."""
+"""Names of the options that apply only to models with raster input."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]+", re.ASCII)
 JSON_FORMATS: Final = ("json", "geojson")
-"""Formats that are embedded in a JSON document as JSON. Files of other formats are embedded as base64."""
+"""Result formats that are JSON, so a JSON document can contain the file unchanged. Other files become base64."""
 _BBOX: Final = {
     "type": "object",
     "format": "ogc-bbox",
@@ -86,7 +86,7 @@ class Process:
 
 
 def processes(service: ForwardService) -> dict[str, Process]:
-    """Return the server's models and LoRA adapters as OGC processes, in a dict by process id.
+    """Return a dict from process id to OGC process. Each process is a model or LoRA adapter of the server.
 
     The dict is empty if the model does not accept files as input, because the input of a process is a file.
     """

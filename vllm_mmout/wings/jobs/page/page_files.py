@@ -28,7 +28,7 @@ _MEDIA_TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 _EVERY_HOST: Final = (None, "", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
-"""Values of ``--host`` that make the server listen on all network interfaces. They cannot be used in a URL."""
+"""Values of ``--host`` that mean all network interfaces. The web page's URL then contains ``localhost`` instead."""
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -54,7 +54,7 @@ def attach(app: FastAPI) -> None:
 
 
 def address(args: Namespace) -> str | None:
-    """Return the web page's URL for the arguments of vLLM's server, or None if it listens on a Unix socket."""
+    """Return the web page's URL, given the server's arguments. Return None if the server listens on a Unix socket."""
     if args.uds:
         return None
     host = args.host if args.host not in _EVERY_HOST else "localhost"

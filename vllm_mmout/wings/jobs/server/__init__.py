@@ -1,1 +1,1 @@
-"""Server side of jobs: requests run in the background, and clients poll, fetch and cancel them by id."""
+"""Server side of jobs. A job runs a request in the background. Clients poll, fetch and cancel the job by its id."""

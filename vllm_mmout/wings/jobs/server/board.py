@@ -49,8 +49,8 @@ class SceneBoard:
         self._serves = serves
         self._database = SceneDatabase(store.folder / FILE, store.shared.enter)
         self._unwritten: dict[str, SceneJob] = {}
-        """Failed jobs of this server, by id, that could not be marked as failed in the database, e.g. on a full
-        disk."""
+        """Failed jobs of this server, by job id, that the database does not list as failed yet. Writing to the database
+        did not succeed, for example because the disk is full."""
 
     @property
     def server(self) -> str:
@@ -69,7 +69,7 @@ class SceneBoard:
         video: VideoSettings | None = None,
         delivery: Delivery | None = None,
     ) -> SceneJob | int:
-        """Add a job for this server. If too many jobs are unfinished, add nothing and return their number.
+        """Create a job that this server will run, unless a limit of unfinished jobs is reached.
 
         Args:
             model: the name of the model.
@@ -114,7 +114,7 @@ class SceneBoard:
     def page(
         self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = PREFIX
     ) -> tuple[Sequence[SceneJob], bool] | None:
-        """Return a page of the jobs whose ids begin with ``kind``, and whether more jobs follow.
+        """Return a page of the jobs whose ids have the prefix ``kind``, and whether more jobs follow.
 
         Return None if the job ``after`` does not exist.
         """
@@ -123,11 +123,11 @@ class SceneBoard:
         return None if page is None else ([self._unwritten.get(job.id, job) for job in page[0]], page[1])
 
     def running(self) -> dict[str, bool]:
-        """Return the ids of this server's unfinished jobs, each with whether a client wants a preview of the job."""
+        """Return a dict of this server's unfinished jobs: job id -> whether a client has asked for a preview."""
         return self._database.running(self.server)
 
     def ask_preview(self, job_id: str) -> None:
-        """Record that a client wants a preview of a job's result. The job's server will make it."""
+        """Ask the server that runs a job to make a preview. The request is recorded in the database."""
         self._database.ask_preview(job_id)
 
     def begin(self, job: SceneJob) -> bool:
@@ -205,7 +205,7 @@ class SceneBoard:
         return self._change(failed.id, **{name: getattr(failed, name) for name in _OF_FAILED})
 
     def _write_failed(self) -> None:
-        """Try again to record those failed jobs whose failure could not be written to the database before."""
+        """Record failed jobs that could not be written to the database earlier, for example on a full disk."""
         for job in list(self._unwritten.values()):
             try:
                 self._write(job)

@@ -19,7 +19,7 @@ _JSON: Final = ("outputs", "error", "video", "delivery")
 """Columns of the jobs table that hold JSON text."""
 _UNFINISHED: Final = "status IN ('queued', 'in_progress')"
 MOST_STARTS: Final = 3
-"""Maximum number of times that a job is started, so that a job that crashes its server does not crash all servers."""
+"""Maximum number of starts of a job. The limit protects the other servers from a job that crashes its server."""
 NOBODY: Final = ""
 """Value of the column ``server`` for a released job, which any server may take over."""
 _WORN_OUT: Final = f"(starts >= {MOST_STARTS})"
@@ -33,11 +33,11 @@ _QUEUED_VALUES: Final = {
     "outputs": (),
     "error": None,
 }
-"""Values to write into a job's row of the jobs table when the job must run again from its beginning."""
+"""Column values that reset a job in the jobs table, so that the job runs again from its beginning."""
 
 
 class SceneDatabase:
-    """SQLite table of the jobs of all servers that share a folder. All methods block and are thread-safe."""
+    """SQLite database with the jobs of all servers on a shared folder. All methods block and are thread-safe."""
 
     def __init__(self, path: Path, make_folder: Callable[[], object] = lambda: None) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class SceneDatabase:
             pass
 
     def add(self, job: SceneJob, *, most: int, most_bytes: int) -> int | None:
-        """Add a job unless a limit would be exceeded. Return None, or the number of unfinished jobs if not added.
+        """Add a job, unless the number of unfinished jobs or the size of their inputs would exceed a limit.
 
         Args:
             job: the job.
@@ -79,7 +79,7 @@ class SceneDatabase:
     def page(
         self, limit: int, after: str | None, order: Literal["asc", "desc"], kind: str = ""
     ) -> tuple[list[SceneJob], bool] | None:
-        """Return one page of the jobs whose ids begin with ``kind``, and whether more jobs follow.
+        """Return one page of the jobs whose ids have the prefix ``kind``, and whether more jobs follow.
 
         Args:
             limit: maximum number of jobs on the page.
@@ -104,7 +104,7 @@ class SceneDatabase:
         return _jobs(rows[:limit]), len(rows) > limit
 
     def change(self, job_id: str, *, of: str, **values: Any) -> bool:
-        """Set columns of an unfinished job. Return False if it has ended or if another server has taken it over.
+        """Set columns in the database row of an unfinished job. The keyword arguments are the new values.
 
         Args:
             job_id: the id of the job.

@@ -95,7 +95,10 @@ def _connect_once(path: Path) -> tuple[sqlite3.Connection, int, int]:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return a file's device and inode numbers, which change when it is replaced, or None if it is missing."""
+    """Return (device number, inode number) of a file. Return None if the file is missing.
+
+    The numbers change when the file is replaced.
+    """
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -32,12 +32,13 @@ LONGER: Final = 768
 MOST_BANDS: Final = 32
 """Maximum number of bands in a preview. If the input has more bands, the preview has only the first of them."""
 _AT_ONCE: Final = 16 << 20
-"""Maximum bytes of pixels that are read in one go. A single tile or strip of the file may be larger."""
+"""Maximum number of bytes of pixels that are read at once. A single tile or strip of the file may be larger."""
 _SAME_DTYPES: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
 """Dtypes of inputs whose previews have the same dtype. Pixels of other inputs are converted."""
 _CONVERTED_DTYPES: Final = {"bool": "uint8", "int8": "int16"}
-"""Dtypes of the previews of bool and int8 inputs. Inputs of other dtypes outside `_SAME_DTYPES`, such as int64, get a
-float32 preview."""
+"""Preview dtype by input dtype, for bool and int8 inputs.
+
+Inputs of other dtypes outside `_SAME_DTYPES`, such as int64, get a float32 preview."""
 _PHOTOMETRIC: Final = 262
 """Number (tag id) of the TIFF tag PhotometricInterpretation."""
 _RGB: Final = (2,)
@@ -67,8 +68,8 @@ class InputPreview(msgspec.Struct, frozen=True, tag_field="object", tag="scene.p
     nodata: float | None
     """Value in ``data`` that marks pixels without data. NaN and infinite values mark such pixels too."""
     usual: tuple[int, ...]
-    """Numbers (from 1) of the bands that the web page draws at first: three bands as red, green and blue, or one band
-    in grey."""
+    """Numbers (from 1) of the bands that the web page draws initially. Three bands are drawn as red, green and blue. A
+    single band is drawn in grey."""
     data_dtype: str
     """Name of the dtype of ``data``, such as "uint8"."""
     data: bytes
@@ -128,7 +129,7 @@ class _EveryBand(BandChoice):
 
 
 def _layers(data: Any, stack: ExitStack, *, picture: bool) -> list[Layer]:
-    """Return all bands of an input. Bands of an input with several dates are grouped by date.
+    """Return all bands of an input. If the input has several dates, bands of the same date are adjacent.
 
     With ``picture``, a picture is turned and its colours are converted as an image viewer does.
     """
@@ -169,7 +170,10 @@ def _bands_to_draw(
 
 
 def _preview_dtype(raster: OpenRaster) -> np.dtype[Any]:
-    """Return the dtype of a raster's preview: little-endian, and one that JavaScript's typed arrays support."""
+    """Return the dtype of a raster's preview, in little-endian byte order.
+
+    JavaScript's typed arrays support all dtypes that can be returned.
+    """
     name, kind = raster.dtype.name, raster.dtype.kind
     if kind not in "biuf":
         raise InputError(
@@ -179,7 +183,7 @@ def _preview_dtype(raster: OpenRaster) -> np.dtype[Any]:
 
 
 def _nodata(raster: OpenRaster, dtype: np.dtype[Any]) -> float | None:
-    """Return the nodata value as the preview's dtype stores it. Return None if it is missing or not finite."""
+    """Convert a raster's nodata value to the preview's dtype. Return None if the value is missing or not finite."""
     if raster.nodata is None or not can_hold(raster.dtype, raster.nodata):
         return None
     with np.errstate(over="ignore"):  # an overflow gives infinity
@@ -188,16 +192,16 @@ def _nodata(raster: OpenRaster, dtype: np.dtype[Any]) -> float | None:
 
 
 class _AxisRange(NamedTuple):
-    """Range of preview pixels along one axis, with the range of raster pixels that it is read from."""
+    """Range of raster pixels to read along one axis, and the range of preview pixels that is made from it."""
 
     shown: slice
     """Range of preview pixels."""
     first: int
-    """Index of the first raster pixel to read."""
+    """Index, along the axis, of the first raster pixel to read."""
     length: int
-    """Number of raster pixels to read."""
+    """Number of raster pixels to read along the axis."""
     indices: NDArray[np.intp]
-    """Index of the raster pixel that each preview pixel shows, relative to ``first``."""
+    """Indices of the raster pixels that the preview pixels show. Index 0 means the raster pixel ``first``."""
 
 
 def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -217,7 +221,7 @@ def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dt
 
 
 def _axis_ranges(shown_pixels: NDArray[np.intp], block_length: int, most: int, *, apart: bool) -> list[_AxisRange]:
-    """Split an axis of a raster into ranges of pixels that a preview reads one after another.
+    """Split an axis of a raster into ranges. A preview reads the ranges one after another to save memory.
 
     Args:
         shown_pixels: for each preview pixel, the index of its raster pixel.

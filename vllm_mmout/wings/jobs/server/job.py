@@ -43,10 +43,11 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     """One result of a job, as the server describes it to clients."""
 
     processor: str
-    """Name of the output processor that made the result. If the request asks one processor for several kinds of output,
-    this is the kind of this result, such as "polygons"."""
+    """Name of the output processor that made the result, or the result's kind of output, such as "polygons".
+
+    It is the kind of output if the request asks one processor for several kinds."""
     day: str | None = None
-    """Day of a map, such as "2024-06-01", if the job makes a map of each day. Otherwise None."""
+    """Day that the result shows, such as "2024-06-01". None if the job does not make a separate map of each day."""
     output_format: str
     media_type: str
     bytes: int
@@ -55,7 +56,7 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[ClassRow, ...] | None
     """Classes of the result, or None if its pixels are not classes."""
     stored: str
-    """Name of the result file in the result store, which clients can also get at ``/v1/images/results/NAME``."""
+    """Name of the result file in the result store. Clients can download the file at ``/v1/images/results/NAME``."""
 
     @property
     def query(self) -> dict[str, str]:
@@ -102,12 +103,12 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Choices of a client of OGC API Processes: files or one JSON document, and results as data or as URLs."""
+    """Requested form of a job's results in OGC API Processes. The fields choose files or JSON, and data or URLs."""
 
     document: bool = False
     """Whether the client wants one JSON document with all results, instead of files."""
     references: tuple[str, ...] = ()
-    """Names of the processors, or kinds of result, that are sent as URLs. Other results are sent as data."""
+    """`OutputRow.processor` of each result that is sent as a URL. All other results are sent as data."""
 
 
 class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,19 +131,21 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """Time when the job completed or failed."""
     expires_at: float | None = None
     outputs: tuple[SceneOutput, ...] = ()
-    """Results of the job, empty until all of them are computed. The results are listed here before their files are
-    stored, so that another server can remove the files if this server stops in between."""
+    """Results of the job. Empty until all results are computed.
+
+    The results are listed here before their files are stored. If this server stops in between, another server can
+    therefore remove the files."""
     error: SceneError | None = None
     request: str | None = None
-    """Client's request as JSON, so that another server can start the job again.
+    """Client's request as JSON, so that another server can restart the job. None after the job has ended.
 
-    None if the request has uploaded files, which other servers lack, or after the job has ended."""
+    Also None if the request has uploaded files, which other servers lack."""
     starts: int = 0
     """Number of times that a server has started the job."""
     video: VideoSettings | None = None
     """Settings of a video job, or None if the job processes a scene."""
     delivery: Delivery | None = None
-    """Form of the results that a client of OGC API Processes chose. None for jobs of other routes."""
+    """Requested form of the results if the job was created through OGC API Processes. None for other jobs."""
 
     @property
     def finished(self) -> bool:
@@ -155,7 +158,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stored(self) -> list[str]:
-        """Names of all result files and previews of the job in the store."""
+        """File names of all results and previews of the job in the result store."""
         return [name for output in self.outputs for name in output.files]
 
     def described(self) -> dict[str, Any]:
@@ -189,7 +192,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class SceneInputs:
-    """Input of a job. Its files stay open until the job ends."""
+    """Uploaded files and URLs that a job takes as input. The uploaded files stay open until the job ends."""
 
     data: Any
     """Uploaded file or URL of the input, or a list of them. None if a video is made from text alone."""
@@ -198,11 +201,11 @@ class SceneInputs:
     nbytes: int
     """Total size of the uploaded files in bytes."""
     held: ExitStack
-    """Exit stack that closes the input files."""
+    """Exit stack that closes the uploaded files of this input."""
 
 
 def keep_inputs(images: Sequence[Upload | str], sources: Sources, *, skip_failed: bool = False) -> SceneInputs:
-    """Check the input files of a request and keep them open for the job. The call blocks while it opens files.
+    """Check the input files of a request, and keep uploaded files open until the job ends. The call blocks.
 
     Uploaded files stay open without a name on disk, so that a server that is killed leaves no files behind. In return
     no other server can start such a job again, as it could a job whose inputs are URLs.

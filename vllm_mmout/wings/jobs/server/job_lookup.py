@@ -103,7 +103,10 @@ async def find_job(request: Request, board: SceneBoard, kind: JobKind) -> SceneJ
 
 
 async def remove_job(request: Request, runner: SceneRunner, kind: JobKind) -> SceneJob:
-    """Cancel and delete the job with the id in the request's path, with its results. Return its last state."""
+    """Cancel and delete the job whose id is in the request's path. Return the job in its last state.
+
+    The job's results are deleted, too. Raise an ApiError (404) if the job does not exist.
+    """
     job_id = kind.id_of(request)
     job = await asyncio.to_thread(runner.board.delete, job_id)
     runner.cancel(job_id)

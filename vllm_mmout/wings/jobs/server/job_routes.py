@@ -129,9 +129,9 @@ def _serves(service: ForwardService, model: str) -> bool:
 
 
 def _rebuild(service: ForwardService, job: SceneJob) -> tuple[Work, SceneInputs]:
-    """Prepare a job that another server began, so that it can run here. Blocks while opening files.
+    """Rebuild the `Work` and the input of a job that another server began, so that this server can run the job.
 
-    Return the job's `Work` and its input.
+    The call blocks while it opens files.
     """
     request = decode_request(job.request or "")
     if job.video is not None:
@@ -160,5 +160,5 @@ async def _previewed(request: Request, service: ForwardService, held: AsyncExitS
 
 
 async def _read(request: Request, service: ForwardService, held: AsyncExitStack) -> ImageRequest:
-    """Read a request for a job. Its uploaded files are closed when the exit stack ``held`` is closed."""
+    """Read the body of an HTTP request for a job. Closing the exit stack ``held`` closes the uploaded files."""
     return edit_request(await read_request(request, service.options, held), SCENES)

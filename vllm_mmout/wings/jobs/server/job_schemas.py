@@ -27,7 +27,7 @@ def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def written(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON schema of a msgspec Struct, with each reference replaced by the schema that it names."""
+    """Return the JSON schema of the msgspec Struct ``kind``, written out without references to other schemas."""
     (root,), components = msgspec.json.schema_components([kind], ref_template="{name}")
 
     def resolved(part: Any) -> Any:

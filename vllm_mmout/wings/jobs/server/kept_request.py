@@ -12,7 +12,7 @@ from vllm_mmout.serving.request.fields import ImageRequest
 
 _KEPT: Final = ("images", "model", "output_format", "output_compression", "background")
 _OPTIONS: Final = "given"
-"""Key in the JSON of a stored request for the options that differ from their default."""
+"""JSON key of the options in a stored request. Only options that differ from their default are stored."""
 
 
 def encode_request(request: ImageRequest) -> str | None:

@@ -67,7 +67,7 @@ def _drawn(path: Path, output: SceneOutput, job: SceneJob) -> bytes:
 
 
 def _raster(path: Path, output: SceneOutput) -> StoredRaster:
-    """Return the raster of a stored result, with class names and colours from the job's record."""
+    """Return the raster of a stored result. Its class names and colours come from ``output``."""
     known = saved_metadata(path)
     rows = {row.id: row for row in output.classes or ()}
     if rows:

@@ -33,7 +33,7 @@ SELECTORS: Final = ("processor", "day")
 
 
 async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """Send a job's result file or its preview. The query parameter ``variant`` selects which."""
+    """Send a job's result file, or the preview of the result if the query has ``variant=preview``."""
     variant = one_of(request, "variant", "result", "preview", usual="result")
     if variant == "preview" and not job.finished:
         return await _unfinished_preview(request, job, runner)
@@ -47,7 +47,7 @@ async def send_result(request: Request, job: SceneJob, runner: SceneRunner) -> R
 async def send_stored(
     request: Request, job: SceneJob, output: SceneOutput, store: ResultStore, stored: str
 ) -> ClosingResponse:
-    """Send the file ``stored`` of the result store, which is a result of the job or its preview."""
+    """Send the result file or the preview file of a job. ``stored`` is the file's name in the result store."""
     entry = await asyncio.to_thread(find_stored, store, stored)
     etag = f"{job.id}-{job.outputs.index(output)}-{'result' if stored == output.stored else 'preview'}"
     return ranged_response(request, entry, etag, PRIVATE, stem(job.name_of(output)))
@@ -75,7 +75,7 @@ async def send_pixel(request: Request, job: SceneJob, store: ResultStore) -> Res
 
 
 async def _unfinished_preview(request: Request, job: SceneJob, runner: SceneRunner) -> Response:
-    """Send the latest preview of a running job, and request a newer preview for the next time.
+    """Send the latest preview of an unfinished job. Also ask the job's server to make a newer preview.
 
     Previews are made only on request, since nobody looks at most jobs while they run.
     """
@@ -93,12 +93,15 @@ async def _unfinished_preview(request: Request, job: SceneJob, runner: SceneRunn
 
 
 def chosen_output(request: Request, job: SceneJob) -> SceneOutput:
-    """Return the job's result that the query parameters select, or the first if they select several results."""
+    """Return the result of a job that matches the query parameters. If several results match, return the first."""
     return chosen_outputs(request, job)[0]
 
 
 def chosen_outputs(request: Request, job: SceneJob) -> list[SceneOutput]:
-    """Return the results of a job that fit the query parameters `SELECTORS`. Raise an ApiError if none does."""
+    """Return the results of a job that match the query parameters. Raise an ApiError if no result matches.
+
+    The query parameters are `SELECTORS`. An unfinished or failed job also raises an ApiError.
+    """
     if job.status != "completed":
         why = f"failed: {job.error.message}" if job.error is not None else f"is {job.status}; ask again when it is done"
         raise ApiError(409, f"there is no result because the job {why}", param="scene_id")
@@ -126,7 +129,7 @@ def whole_number(
 
 
 def one_of(request: Request, name: str, *choices: str, usual: str) -> Any:
-    """Return the query parameter ``name``. Raise an ApiError (400) if its value is not among the allowed values."""
+    """Return the value of the query parameter ``name``. Raise an ApiError (400) if ``choices`` lacks the value."""
     choice = request.query_params.get(name, usual)
     if choice not in choices:
         raise ApiError(400, f"{name} must be {' or '.join(choices)}, got {shown(choice)}", param=name)
@@ -166,7 +169,7 @@ def _pixel_values(path: Path, row: int, col: int) -> dict[str, Any]:
 
 
 def stem(name: str) -> str:
-    """Return a file name without suffix for downloads of a job's result: the input's name in ASCII."""
+    """Convert ``name`` to a file name for downloads: ASCII characters only, without spaces and without suffix."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name.rpartition(".")[0] or name, flags=re.ASCII)[:100] or "result"
 
 

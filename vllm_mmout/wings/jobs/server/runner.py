@@ -39,14 +39,13 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
-"""Maximum number of jobs that run at once, so small jobs can share forward passes.
+"""Maximum number of jobs that run at once. Small jobs can then share forward passes.
 
-More jobs would only wait in the engine, whose setting ``max_scenes`` has the same default."""
+The engine's setting ``max_scenes`` has the same default, so more jobs would only wait in the engine."""
 _PREVIEWS: Final = 2
-"""Maximum number of input previews that are made at once."""
+"""Maximum number of input previews and figures of results that are made at once."""
 _POLL_S: Final = 0.25
-"""Seconds between two polls of the database. Polling tells this server of deletions and preview requests that other
-servers received."""
+"""Seconds between two polls of the database. Each poll looks for deleted jobs and for requests for previews."""
 _SWEEP_S: Final = 5.0
 """Seconds between two searches for expired jobs and for jobs of stopped servers."""
 _UNSENT: Final = SceneError("client_left", "the client disconnected before it got the job's id; send it again")
@@ -54,7 +53,7 @@ _UNSENT: Final = SceneError("client_left", "the client disconnected before it go
 
 @functools.cache
 def unfinished_jobs() -> Gauge:
-    """Return the Prometheus gauge of this process's jobs that wait or run, created once."""
+    """Return the Prometheus gauge that counts the waiting and running jobs of this process."""
     text = "Jobs of this server that wait or run."
     return Gauge("mmout:jobs_unfinished", text, multiprocess_mode="livesum")
 
@@ -73,7 +72,7 @@ class SceneRunner:
     rebuild: Callable[[SceneJob], tuple[Work, SceneInputs]]
     """Function that rebuilds the request (`Work`) and the input of another server's job. The call blocks."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
-    """Semaphore that limits how many input previews are made at once, because each may need some hundred MiB."""
+    """Semaphore that limits how many input previews and figures of results are made at once, to save memory."""
     _running: dict[str, _ActiveJob] = field(default_factory=dict)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     _tending: asyncio.Task[None] | None = None
@@ -197,7 +196,7 @@ class SceneRunner:
             await self._run(job, _with_job_id(work, job), watch, inputs.held)
 
     async def _record_error(self, job: SceneJob, error: Exception, request_id: str | None = None) -> None:
-        """Record the error of a job. If the engine died, release the job so that another server can restart it."""
+        """Record that a job failed. If the engine died, try instead to release the job to the other servers."""
         engine_died = isinstance(error.__cause__, EngineDeadError | AbortedError)
         if not engine_died or not await asyncio.to_thread(self.board.release, job.id):
             failure = api_error(error, request_id)
@@ -205,7 +204,7 @@ class SceneRunner:
             await asyncio.to_thread(self.board.fail, job, SceneError(failure.type, failure.message))
 
     async def _run_and_store(self, job_id: str, work: Work, watch: PreviewRequest, picture: _PreviewFile) -> None:
-        """Run a job to its end, and store its results. Write previews that clients request to ``picture``."""
+        """Run a job to its end and store its results. Update the file ``picture`` if a client requests a preview."""
         async with aclosing(work.running(watch)) as outputs:
             async for output in outputs:
                 last, progress = output, output.progress
@@ -257,7 +256,7 @@ class SceneRunner:
 
 
 def _with_job_id(work: Work, job: SceneJob) -> Work:
-    """Return a copy of the request ``work`` whose id begins with the job's id, for logs and traces."""
+    """Return a copy of ``work`` whose request id begins with the job's id. Logs and traces show the request id."""
     return replace(work, request_id=f"{job.id}-{work.request_id}")
 
 
@@ -285,7 +284,7 @@ class _PreviewFile:
                     part.rename(path)
 
     def remove(self) -> None:
-        """Remove the preview files of a job that has ended, and ignore later calls of `show`."""
+        """Remove the preview files of a job that has ended. Later calls of `show` write no files."""
         with self._lock:
             self._removed = True
             for suffix in (".png", ".tif"):

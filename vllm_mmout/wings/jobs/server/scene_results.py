@@ -1,4 +1,4 @@
-"""Find the results of scene jobs, for the map tiles and STAC items that other extension packages make of them."""
+"""Find the results of scene jobs. Other extension packages make map tiles and STAC items from the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _PAGE: Final = 100
 
 
 async def _find(request: Request, *, growing: bool = False) -> ResultFile:
-    """Return the GeoTIFF of the job that a request names, or the latest picture of a running job."""
+    """Return the GeoTIFF file of a job's result. The URL path of the request names the job.
+
+    With ``growing=True``, return the latest preview if the job is unfinished.
+    """
     runner = _runner(request)
     job = await find_job(request, runner.board, SCENE_KIND)
     if growing and not job.finished:
@@ -39,7 +42,7 @@ async def _find(request: Request, *, growing: bool = False) -> ResultFile:
 
 
 async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> ResultFile:
-    """Return the latest preview of a running job as GeoTIFF, and have a newer preview made for later requests."""
+    """Return the latest preview of an unfinished job as GeoTIFF. Also ask the job's server for a newer preview."""
     wait = {"Retry-After": "1"}
     if chosen := [name for name in SELECTORS if name in request.query_params]:
         raise ApiError(
@@ -69,13 +72,13 @@ async def _checked(request: Request, job: SceneJob, store: ResultStore) -> Resul
 
 
 def _chosen(request: Request, job: SceneJob) -> SceneOutput:
-    """Return the first GeoTIFF among the results that a request chooses, or else the first of these results."""
+    """Return the result of a job that matches the query parameters. If several results match, prefer a GeoTIFF."""
     outputs = chosen_outputs(request, job)
     return next((output for output in outputs if output.output_format == _TIFF), outputs[0])
 
 
 async def _finished(request: Request) -> FinishedResult:
-    """Return a result of a finished job. Parameters of the HTTP request name the job and the output processor."""
+    """Return the finished result that the URL of a request selects. Raise an ApiError if the job is unfinished."""
     runner = _runner(request)
     job = await find_job(request, runner.board, SCENE_KIND)
     file = await _checked(request, job, runner.board.store)

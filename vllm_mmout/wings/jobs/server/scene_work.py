@@ -34,9 +34,9 @@ async def add_scene(
     *,
     delivery: Delivery | None = None,
 ) -> SceneJob:
-    """Check a client's request for a scene, and create its job. On failure, ``unused`` closes the input files.
+    """Check a client's request for a scene, and create a job that runs the request.
 
-    On success, the job owns the input files and ``unused`` no longer closes them.
+    On success, the job owns the input files. On failure, the exit stack ``unused`` closes them.
     """
     inputs = await open_inputs(image_request, service, unused)
     work = scene_work(service, image_request, inputs, request_id(request, "scene"), trace_headers(request))
@@ -48,7 +48,7 @@ async def add_scene(
 
 
 async def open_inputs(image_request: ImageRequest, service: ForwardService, held: AsyncExitStack) -> SceneInputs:
-    """Check the input files of a request and keep them open. Closing the exit stack ``held`` closes them."""
+    """Check the input files of a request. Uploaded files stay open until the exit stack ``held`` is closed."""
     inputs = await in_thread(
         partial(keep_inputs, image_request.images, service.sources, skip_failed=image_request.options.skip_failed),
         lambda made: made.held.close(),
@@ -64,6 +64,6 @@ def scene_work(
     name: str,
     headers: Mapping[str, str] | None = None,
 ) -> Work:
-    """Build the `Work` that runs a scene's request. Raise the errors that can be found before the model runs."""
+    """Build the `Work` that runs a scene's request. Check the request as far as possible without the model."""
     request = msgspec.structs.replace(request, as_file=True)
     return Work.of(service, request, inputs.data, name, trace_headers=headers)

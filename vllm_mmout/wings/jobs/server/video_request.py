@@ -1,4 +1,4 @@
-"""Parse requests for videos, which have the fields of OpenAI's ``POST /v1/videos``, from a form or JSON."""
+"""Parse requests for videos, sent as a form or as JSON. The fields follow OpenAI's ``POST /v1/videos``."""
 
 from __future__ import annotations
 
@@ -63,23 +63,23 @@ class VideoRequest:
     video: VideoSettings
 
     def keep_reference(self, sources: Sources) -> SceneInputs:
-        """Return the input of the video job: its reference image, if any, which stays open until the job ends.
+        """Keep the reference image of the video open until the job ends, and return it as the job's input.
 
-        The call blocks.
+        Without a reference image, the input is empty. The call blocks.
         """
         return keep_reference(self.image_request.images, sources)
 
 
 def keep_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInputs:
-    """Return the input of a video job: its reference image, if any, which stays open until the job ends.
+    """Keep the reference image of a video open until the job ends, and return it as the job's input.
 
-    The call blocks.
+    Without a reference image, the input is empty. The call blocks.
     """
     return keep_inputs(images, sources) if images else SceneInputs(None, "", 0, ExitStack())
 
 
 def read_video_request(body: ReceivedForm | Any) -> VideoRequest:
-    """Parse a request for a video from a form or a JSON body."""
+    """Parse a request for a video. The body is a received form or decoded JSON."""
     values = VIDEOS.values(body)
     return _request(values, _form_image(body) if isinstance(body, ReceivedForm) else _json_image(body))
 

@@ -78,9 +78,10 @@ def _processor(service: ForwardService) -> Any:
 def _size_and_length(
     service: ForwardService, video: VideoSettings, options: OutputParams
 ) -> tuple[dict[str, int], OutputParams]:
-    """Return the extra model inputs and the options that set the video's size and length.
+    """Return (extra model inputs, options) with the size and length that the client requested for a video.
 
-    Models differ: some take the size as inputs, others as the option ``size``.
+    Models differ: some take the size as inputs, others as the option ``size``. The length is always an input. Raise an
+    ApiError (400) if the model sets the requested size or length itself.
     """
     inputs = service.binding.inputs
     fields = () if inputs is None else inputs.fields
@@ -103,7 +104,7 @@ def _size_and_length(
 
 
 def _input(service: ForwardService, prompt: str, image: Any, extra_inputs: dict[str, int]) -> tuple[Any, Field]:
-    """Return the model's input, and the request field that errors about it should name: "image" or "prompt".
+    """Return the model's input, and the name of the request field for error messages: "image" or "prompt".
 
     A mapper with named inputs, or any mapper if there are ``extra_inputs``, gets a dict. Any other mapper gets the
     image, or the prompt if there is no image.

@@ -71,7 +71,9 @@ class TokenDecoder(ABC):
         return None
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the number of audio frames that must be decoded together. Chunks begin at multiples of it.
+        """Return the smallest number of audio frames that this decoder can decode together.
+
+        Every chunk of a sound begins at a multiple of this number of frames.
 
         ``rates`` holds the number of codes per frame of each codebook.
         """
@@ -79,7 +81,7 @@ class TokenDecoder(ABC):
 
     @abstractmethod
     def decode(self, codes: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Decode the codes of several pictures or sounds of the same shape.
+        """Decode the codes of several pictures of equal size, or of several sounds of equal length.
 
         Args:
             codes: int64, one tensor per codebook: [n, rows, columns] for pictures, [n, codes] for sounds.
@@ -157,7 +159,7 @@ class DecoderFacts:
 
 
 def _reduced(counts: list[int]) -> list[int]:
-    """Divide counts by their greatest common divisor."""
+    """Reduce the ratio of ``counts`` to lowest terms, for example [2, 4, 8] to [1, 2, 4]."""
     common = math.gcd(*counts)
     return [count // common for count in counts]
 
@@ -183,9 +185,9 @@ def checked_dtype(dtype: object) -> str | None:
 
 
 def checked_device(device: object) -> str | None:
-    """Return the option ``device``. Raise an OptionError if the text is not the name of a torch device.
+    """Return ``device`` as text. Raise an OptionError if it is not the name of a torch device, such as "cuda:0".
 
-    Whether this machine has the device is not checked.
+    None is returned unchanged. Whether this machine has the device is not checked.
     """
     import torch
 
@@ -244,7 +246,7 @@ def decoder_threads(count: int | None) -> Iterator[None]:
 
 
 def read_table(path: Path) -> Mapping[str, Any]:
-    """Read a JSON file that contains an object. Raise an OptionError if that is not possible."""
+    """Read the JSON object in a file. Raise an OptionError if the file is unreadable or contains no JSON object."""
     try:
         table = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -26,7 +26,8 @@ class CausalChunks(SoundChunks):
     def __init__(self, model: Any) -> None:
         self._model = model
         self._layer_states: dict[nn.Module, Any] = {}
-        """State of each layer: its last inputs [1, channels, n], or the state of an LSTM."""
+        """State of each layer after the previous chunk. A convolution keeps its last inputs [1, channels, time steps].
+        An LSTM keeps its hidden state and cell state."""
         self._transformer_cache: Any = None
         """Key-value cache of the decoder's transformer."""
         self._made = 0
@@ -48,7 +49,7 @@ class CausalChunks(SoundChunks):
         return samples
 
     def _decoded(self, codes: torch.Tensor) -> torch.Tensor:
-        """Decode new codes [1, codebooks, frames] to samples [1, channels, n]."""
+        """Decode the codes [1, codebooks, frames] of a chunk to audio samples [1, channels, samples]."""
         model = self._model
         if not hasattr(model, "decoder_transformer"):
             return self._through(model.decoder.layers, model.quantizer.decode(codes.transpose(0, 1)))

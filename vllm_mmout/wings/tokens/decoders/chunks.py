@@ -18,10 +18,11 @@ Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
 """Function that decodes codes to float32 samples [channels, samples]."""
 
 _TEST_FRAMES = (64, 256, 1024)
-"""Lengths in frames of the sounds that `Probe.context` decodes to measure how many frames affect a sample. A longer
-sound is tried only if the shorter sound was too short for the measurement."""
+"""Lengths, in frames, of the random test sounds that `Probe.context` decodes.
+
+If the shortest sounds are too short to show how many frames affect a sample, the next length is tried."""
 _MIN_TEST_FRAMES = 16
-"""Length in frames of the shortest sound that `Probe.lengths` decodes to compute the number of samples per frame."""
+"""Minimum length, in frames, of the random test sounds that `Probe.lengths` decodes."""
 _TEST_SOUNDS = 3
 """Number of random test sounds of each length. A single sound is not enough: changing a frame of the sound may, by
 chance, change none of the samples."""
@@ -115,7 +116,7 @@ class Probe:
     size: int
     """Number of codes in the smallest codebook."""
     unit: int
-    """Number of frames that must be decoded together. The length of each test sound is a multiple of it."""
+    """Number of frames that must be decoded together. Each test sound has a multiple of ``unit`` frames."""
 
     def lengths(self) -> tuple[int, int]:
         """Return (a, b), which give the length of decoded sounds: n frames make a * n + b samples.
@@ -136,7 +137,9 @@ class Probe:
         return added, lengths[0] - few * added
 
     def context(self, frame_samples: int) -> Context:
-        """Measure how many frames around a frame affect its samples, by changing one frame of random sounds.
+        """Measure how many frames before and after a frame affect the frame's samples.
+
+        For this, random sounds are decoded with and without a change of the codes of one frame.
 
         Raises:
             OptionError: samples depend on frames that are too far away.
@@ -159,11 +162,11 @@ class Probe:
         )
 
     def _context_at(self, frame_samples: int, frames: int, frame: int, seed: int) -> Context:
-        """Measure how many frames before and after a frame affect its samples, by changing the codes of one frame.
+        """Measure in one test sound how many frames before and after a frame affect the frame's samples.
 
-        A change in later frames shows their left context, and a change in earlier frames their right context.
-        The sound is random. ``frames`` is its length, ``seed`` its random seed, and ``frame`` the index of the changed
-        frame.
+        The codes of the frame with the index ``frame`` are changed. If samples of later frames change, these frames
+        need left context. If samples of earlier frames change, these frames need right context. The sound is random:
+        ``frames`` is its length, and ``seed`` is its random seed.
         """
         codes = self._random(frames, seed)
         changed = [ids.copy() for ids in codes]

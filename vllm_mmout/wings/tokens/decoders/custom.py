@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class CustomDecoder(TokenDecoder):
-    """Decoder that calls a user's object with ``decode(codes)``. For sounds, it may have a ``sampling_rate`` in Hz.
+    """Decoder that calls the method ``decode(codes)`` of a user's object.
+
+    An object that decodes sounds may have an attribute ``sampling_rate``, in Hz.
 
     ``decode`` gets int64 codes: [n, rows, columns] for pictures, or [n, codebooks, rows, columns] with several
     codebooks; [n, codebooks, frames] for sounds, or a list of [n, codes] if the codebooks have different rates. It

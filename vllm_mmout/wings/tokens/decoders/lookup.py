@@ -1,4 +1,4 @@
-"""Choose the decoder class for a ``save_pretrained`` folder, or for a loaded model, by its config."""
+"""Choose the decoder class that fits the config of a ``save_pretrained`` folder or of a loaded model."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ KINDS = {
     "xcodec": "XcodecDecoder",
     "xcodec2": "Xcodec2Decoder",
 }
-"""Name of the decoder class in the module `transformers_models`, by the ``model_type`` of a config.json.
+"""Names of the supported decoder classes. The keys are values of ``model_type`` in config.json.
 
-For the full models "emu3" and "janus", the class loads only their picture decoder."""
+For the full models "emu3" and "janus", the decoder class loads only the picture decoder of the full model."""
 
 _SNAC_KEY = "vq_strides"
 """Key in config.json that identifies a SNAC decoder, whose config lacks ``model_type``."""
 
 
 def located(decoder: str | os.PathLike[str], model: object) -> Path:
-    """Return the path of a decoder's folder. A relative path is resolved against ``model`` if it is a local folder."""
+    """Return the path of a decoder's folder. Resolve a relative path against the local model folder ``model``.
+
+    If ``model`` is not the path of a local folder, the path stays relative.
+    """
     path = Path(decoder).expanduser()
     in_model_folder = isinstance(model, str) and model and Path(model).is_dir() and not path.is_absolute()
     return Path(str(model)) / path if in_model_folder else path
@@ -58,7 +61,10 @@ def config_in(path: Path) -> Mapping[str, Any]:
 
 
 def decoder_of(source: str | os.PathLike[str] | object, decoder_class: str | None) -> TokenDecoder:
-    """Create the decoder for a folder or loaded model, without reading weights. ``decoder_class`` is a user's class."""
+    """Create the decoder for a folder or a loaded model, without reading weights.
+
+    ``decoder_class`` is the import path of a user's decoder class, or None.
+    """
     if not isinstance(source, str | os.PathLike):
         if decoder_class is not None:
             raise OptionError(

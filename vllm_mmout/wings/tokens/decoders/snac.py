@@ -53,10 +53,10 @@ class SnacDecoder(TokenDecoder):
         return decoder
 
     def unit(self, rates: Sequence[int]) -> int:
-        """Return the smallest number of frames that the decoder's attention windows can take without padding.
+        """Return the smallest number of frames whose codes fill whole attention windows of the decoder.
 
-        Their codes fill whole windows of the decoder's local attention. ``rates`` holds the codes per frame of each
-        codebook.
+        The decoder has local attention, and would pad an incomplete window. ``rates`` holds the number of codes per
+        frame in each codebook.
         """
         steps = rates[0] * self._strides[0]
         return math.lcm(self._window, steps) // steps

@@ -20,7 +20,9 @@ _MAX_SHOWN = 4
 """Maximum number of missing weights that an error message lists."""
 
 _KEY_MAPPING = {r"^(model\.)?vqmodel\.": ""}
-"""Regular expression for the prefix of a decoder's weights in a full model's checkpoint, with its replacement."""
+"""Mapping that removes a prefix from the names of decoder weights in a full model's checkpoint.
+
+The key is a regular expression for the prefix, and the value is the replacement."""
 
 
 class PretrainedDecoder(TokenDecoder):
@@ -124,7 +126,10 @@ class JanusDecoder(PretrainedDecoder):
 
 
 class ResidualCodec(PretrainedDecoder):
-    """Audio codec from transformers. It can also decode its first codebooks alone, to a coarser sound."""
+    """Audio codec from transformers. It can decode the codes of only the first codebooks, which gives a coarser sound.
+
+    A codec with a single codebook always needs all codes.
+    """
 
     codebooks_name: ClassVar[str] = "num_quantizers"
     """Name of the config field that holds the number of codebooks."""

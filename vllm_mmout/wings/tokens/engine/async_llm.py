@@ -31,7 +31,7 @@ class BoundTokenAsyncLLM(AsyncLLM):
     """Cache of the default sampling values from the model's ``generation_config.json``. None before the first use."""
 
     def mmout_bound(self) -> None:
-        """Initialize the attributes of this class, after an existing ``AsyncLLM`` object was changed to this class."""
+        """Initialize an ``AsyncLLM`` object after its class was changed to this class."""
         self.mmout = None
 
     @counted

@@ -22,7 +22,9 @@ class _ForwardTimes:
     mean_seconds: float = 0.0
     """Average seconds per picture or sound. Infinity if the last forward pass failed."""
     passes_since: int = 0
-    """Number of forward passes since this method (single or batched decoding) was last used."""
+    """Number of forward passes by the other method since the last pass by this method.
+
+    The two methods are decoding one picture or sound at a time, and decoding in batches."""
 
     def record(self, seconds: float) -> None:
         self.forwards += 1
@@ -87,7 +89,10 @@ class BatchSizes:
         self.record(key, 2, math.inf)
 
     def _most_in_time(self, times: _ShapeTimes) -> int:
-        """Return how many pictures or sounds a forward pass can decode in its time limit, estimated from ``times``."""
+        """Estimate how many pictures or sounds a forward pass can decode within the time limit ``limit_s``.
+
+        ``times`` are the times measured so far.
+        """
         measured = (
             times.together if times.together.forwards and not math.isinf(times.together.mean_seconds) else times.alone
         )

@@ -74,7 +74,9 @@ class MediaBatcher:
         self._pool = DecodePool(1, timeout)
         self._waiting: deque[MediaJob] = deque()
         self._tasks_without_jobs = 0
-        """Number of queued decoder tasks that have not taken jobs yet: at least one for each waiting job."""
+        """Number of decoder tasks that have not taken jobs from the queue yet.
+
+        The number is never less than the number of waiting jobs, so that no job is left behind."""
         self._lock = threading.Lock()
         self._more = threading.Condition(self._lock)
         self._closed = False
@@ -112,7 +114,7 @@ class MediaBatcher:
         return job
 
     def close(self) -> None:
-        """End the decoder thread. Jobs that are not decoded yet fail. Further calls do nothing."""
+        """End the decoder thread. Waiting and running jobs fail with an AbortedError. Further calls do nothing."""
         if self._closed:
             return
         with self._lock:
@@ -127,9 +129,10 @@ class MediaBatcher:
         self._pool.submit(lambda: self._run(task), lambda outcome: self._end(task, outcome))
 
     def _run(self, task: _DecoderTask) -> list[Outcome]:
-        """Decode the jobs of a decoder task. Return a result or an exception for each job.
+        """Run a decoder task, which decodes one or more jobs. Return a result or an exception for each job.
 
-        If decoding several jobs at once fails, queue a task for each of them, and return an empty list.
+        If the task has no jobs yet, it takes jobs from the queue. If decoding several jobs at once fails, queue a task
+        for each job, and return an empty list.
         """
         if not task.taken:
             self._take(task)

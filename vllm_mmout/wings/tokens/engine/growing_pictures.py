@@ -36,8 +36,9 @@ class GrowingPictures:
 
     def __init__(self, rows: int, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]) -> None:
         self.error: Exception | None = None
-        """Always None, because failed previews are dropped. The attribute exists because `GrowingSounds` has the same
-        interface."""
+        """Always None, because a preview that cannot be decoded is dropped without an error.
+
+        The attribute exists because `MediaStream` reads ``error`` of both `GrowingPictures` and `GrowingSounds`."""
         self._rows = rows
         self._moments = moments(params.partial_images, rows)
         self._params = params
@@ -46,7 +47,7 @@ class GrowingPictures:
         self._start: int | None = None
         """Index of the current picture's first token in the answer. None between pictures."""
         self._preview_rows: list[int] = []
-        """Numbers of rows of the current picture that must be generated before each preview, in ascending order."""
+        """Row counts of the current picture that trigger its remaining previews, in ascending order."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()

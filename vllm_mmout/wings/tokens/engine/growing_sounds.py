@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 _MAX_CHUNKS = 8
-"""Maximum number of chunks of a sound in one forward pass of the decoder. A pass decodes several chunks if the decoder
-is slower than the model that generates the sound."""
+"""Maximum number of chunks of a sound that the decoder decodes in one forward pass.
+
+If the model generates several chunks during a forward pass, the next pass decodes these chunks together."""
 
 
 class GrowingSounds:
@@ -108,7 +109,9 @@ class GrowingSounds:
 
 
 class GrowingSound:
-    """Sound that is decoded in chunks while the model generates it. It has the members of `MediaJob`.
+    """Sound that is decoded in chunks while the model is still generating its tokens.
+
+    It can take the place of a `MediaJob` in `MediaStream.jobs`, because it has the members that are used there.
 
     Only one piece is decoded at a time. The next piece has all frames that came in the meantime, so chunks become
     longer if the decoder is slower than the model. Their length is limited, because a forward pass has a time limit.

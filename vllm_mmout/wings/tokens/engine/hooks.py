@@ -1,4 +1,7 @@
-"""List the functions and classes of vLLM that token-generating models need. They are checked at vLLM's start."""
+"""List the functions and classes of vLLM that token-generating models need.
+
+When vLLM starts, vllm_mmout checks that each `Hook` in the list exists.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class BoundTokenEngine(BoundLLMEngine):
     output_processor: TokenOutputProcessor  # type: ignore[assignment]
 
     def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> str:
-        """Add a request like vLLM, without sending this package's own options to the engine process."""
+        """Add a request, as vLLM does, but do not send this package's own options to the engine process."""
         with without_own_options(params) as sent:
             return super().add_request(request_id, prompt, sent, *args, **kwargs)
 
@@ -36,7 +36,7 @@ class BoundTokenLLM(LLM):
     llm_engine: BoundTokenEngine
 
     def generate(self, prompts: Any, sampling_params: Any = None, **kwargs: Any) -> list[RequestOutput]:
-        """Generate answers like vLLM's ``LLM.generate``, and decode the pictures and sounds in their tokens.
+        """Generate answers, as vLLM's ``LLM.generate`` does, and decode the pictures and sounds in the answers.
 
         Args:
             prompts: prompts, as in vLLM.
@@ -64,7 +64,7 @@ class BoundTokenLLM(LLM):
             return _with_failures(super().generate(prompts, params, **kwargs), single=single)
 
     def chat(self, messages: Any, sampling_params: Any = None, *args: Any, **kwargs: Any) -> list[RequestOutput]:
-        """Answer conversations like vLLM's ``LLM.chat``, and decode the pictures and sounds in the answers.
+        """Answer chat messages, as vLLM's ``LLM.chat`` does, and decode the pictures and sounds in the answers.
 
         ``sampling_params`` and the results are as in `generate`. Several conversations are given as a list.
 

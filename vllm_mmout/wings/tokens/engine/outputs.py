@@ -17,7 +17,7 @@ class TextFilter(Protocol):
     """Protocol of objects that tell which tokens of an answer are text."""
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """Return for each new token of the answer whether it is text.
+        """Return a flag for each new token of the answer: True if the token is text.
 
         If ``stopped`` is True, the last token ended the answer.
         """
@@ -25,7 +25,7 @@ class TextFilter(Protocol):
 
 @dataclass(slots=True)
 class TextFilterState:
-    """Attributes added to vLLM's detokenizer of a request, to tell text tokens from picture and sound tokens."""
+    """State of a request's detokenizer, which separates text tokens from picture and sound tokens."""
 
     text_filter: TextFilter
     is_text: Iterator[bool] = field(default_factory=lambda: iter(()))
@@ -85,7 +85,10 @@ class MultimodalCompletionOutput(CompletionOutput):
 
 
 class TokenRequestOutput(RequestOutput):
-    """Result of a failed request among several requests. Reading ``outputs`` raises the exception in ``error``."""
+    """Result of a failed request. Reading the attribute ``outputs`` raises the exception in ``error``.
+
+    A call with several prompts can thus return the results of the other prompts.
+    """
 
     error: Exception
 
@@ -103,7 +106,7 @@ class TokenRequestOutput(RequestOutput):
 
 
 def with_error_field(output: Any) -> Any:
-    """Set ``error`` of vLLM's result to None if it is missing, so that every result has it. Return the result."""
+    """Add the attribute ``error`` with the value None to a vLLM result that lacks ``error``. Return the result."""
     output.error = getattr(output, "error", None)
     return output
 

@@ -57,7 +57,7 @@ class TokenRequestState(RequestState):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Build an output like vLLM, but hold back the last one until the answer's pictures and sounds are decoded."""
+        """Build an output, as vLLM does. Hold back the last output until all pictures and sounds are decoded."""
         answer = self.mmout
         vllms = super().make_request_output
 
@@ -95,12 +95,12 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     pending: dict[str, TokenRequestState]
     """Answers that the engine has finished and whose media are still being decoded, by internal request id."""
     batchers: dict[str, MediaBatcher]
-    """Decoder threads by the name of their output processor."""
+    """Decoder thread of each output processor. The key is the name of the output processor."""
     observer: Observer = SILENT
     """Observer of the engine, such as metrics, which is notified of failed requests."""
 
     def setup(self, binding: TokenBinding) -> None:
-        """Add this class's attributes to an object whose class was changed from vLLM's class to this class."""
+        """Initialize a vLLM ``OutputProcessor`` object after its class was changed to this class."""
         self.binding = binding
         self.pending = {}
         timeout = binding.settings.decode_timeout_s
@@ -159,7 +159,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     def process_outputs(
         self, engine_core_outputs: list[EngineCoreOutput], *args: Any, **kwargs: Any
     ) -> OutputProcessorOutput:
-        """Process engine outputs like vLLM. Also end requests that failed, for example because of misplaced tokens."""
+        """Process engine outputs, as vLLM does. Then end failed requests, such as requests with misplaced tokens."""
         processed = super().process_outputs(engine_core_outputs, *args, **kwargs)
         for output in engine_core_outputs:
             state = self.request_states.get(output.request_id)
@@ -168,7 +168,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return processed
 
     def hold(self, state: TokenRequestState, build_output: Callable[[], Any]) -> Any:
-        """Hold back an answer's last output until its media are decoded. Return the output if they are decoded already.
+        """Hold back an answer's last output while media are being decoded. If all are decoded, return the output.
 
         The caller must hold the lock. vLLM counts a request when the engine has finished it. A request with ``n``
         answers whose last answer waits here is missing in vLLM's histograms of ``n`` and of the longest answer.
@@ -180,7 +180,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return self._last_output(state)
 
     def _finish_request(self, req_state: RequestState) -> None:
-        """Finish an answer, as vLLM does, but keep its parent request while pictures or sounds are being decoded."""
+        """Finish an answer, as vLLM does. Keep the parent request registered until the answer's media are decoded."""
         super()._finish_request(req_state)
         parent = req_state.parent_req
         if parent is not None and req_state.request_id in self.pending:
@@ -188,9 +188,9 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             self.parent_requests[parent.request_id] = parent
 
     def fail(self, state: TokenRequestState, error: Exception) -> Any:
-        """Cancel all answers of a failed request. Return ``error`` for ``AsyncLLM``, or a failed result for ``LLM``.
+        """Cancel all answers of a failed request. Return an output that reports ``error`` to the caller.
 
-        ``AsyncLLM`` gets the exception through its queue, and ``LLM`` a result with the attribute ``error``.
+        For ``AsyncLLM``, the output is the exception. For ``LLM``, it is a result with the attribute ``error``.
         """
         parent = state.parent_req
         for sibling in self._states_of_request(state):
@@ -225,7 +225,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return output
 
     def _settled(self, request_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Deliver an answer if all its pictures and sounds are decoded. Called in any thread after each of them."""
+        """Deliver an answer if all its pictures and sounds are decoded. This method may be called in any thread."""
         if loop is None:
             with self.lock:
                 self._deliver(request_id)
@@ -249,7 +249,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """Abort requests. As long as a client waits for them, their complete pictures and sounds are still decoded.
+        """Abort requests. Complete pictures and sounds are still decoded if a client waits for the answer.
 
         Nobody waits with ``LLM``, or if ``internal`` is set: ``generate`` then aborts because its caller has gone.
         """
@@ -288,7 +288,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return ended
 
     def close(self) -> None:
-        """End the decoder threads. Answers whose pictures and sounds are not decoded yet fail."""
+        """End the decoder threads. Answers that still wait for a picture or sound fail."""
         for batcher in self.batchers.values():
             batcher.close()
 

@@ -25,7 +25,7 @@ class MediaTokenFilter:
         self._media = media
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """Return for each token whether it is text."""
+        """Return a flag for each token: True if the token is text."""
         return [token not in self._media for token in token_ids]
 
 
@@ -55,15 +55,17 @@ class MediaStream:
         self._batcher = batcher
         self._settled = settled
         self._unsubmitted: list[Medium] = []
-        """Complete pictures and sounds that were not submitted for decoding, because the answer had an `error` or was
-        cancelled before they were complete."""
+        """Pictures and sounds that are not submitted for decoding, because the answer has failed or was cancelled."""
         self.jobs: list[MediaJob | GrowingSound] = []
         self.error: Exception | None = None
         """Error that makes the answer fail, or None."""
         self.cancelled = False
 
     def feed(self, token_ids: list[int], *, stopped: bool) -> list[bool]:
-        """Process new tokens, and return for each whether it is text. Never raises: errors are stored in ``error``."""
+        """Process new tokens of the answer. Return a flag for each token: True if the token is text.
+
+        No error is raised. Errors are stored in ``error``.
+        """
         is_text = self._parser.feed(token_ids, stopped=stopped)
         if self.growing is None:
             self._take(self._parser.take())

@@ -112,9 +112,10 @@ _NOUNS: Final = {"image": "picture", "audio": "sound"}
 
 
 def _stops(sampling: SamplingParams, layout: TokenLayout, params: OutputParams) -> list[int]:
-    """Return a request's stop tokens. The end marker of pictures or sounds is left out, since answers may contain it.
+    """Return the tokens that end a request's answer, in ascending order.
 
-    Raise an OptionError if another media token is a stop token.
+    The end marker of pictures or sounds is not among these tokens, because an answer may contain the end marker. Raise
+    an OptionError if another media token is a stop token.
     """
     eos = sampling.eos_token_id
     stops = {*(() if eos is None else (eos,)), *(sampling.stop_token_ids or ())} - {*layout.end[-1:]}

@@ -28,15 +28,15 @@ class GuidedOnV1(LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise an error if a client sets a `Guide` (rules for the next tokens). Only the engine may set it."""
+        """Raise an error if a client sets token rules (`Guide`). Only the engine may set token rules."""
         refuse_client_rules(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
-        """Return False, as the most likely token may be forbidden."""
+        """Return False, because this processor may forbid the most likely token."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Update the list of requests whose next tokens are restricted when vLLM's batch changes."""
+        """Update the table of restricted requests after vLLM has added, removed or moved requests in its batch."""
         process_dict_updates(self._requests, batch_update, _tracker_and_tokens)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
@@ -52,9 +52,9 @@ class GuidedOnV1(LogitsProcessor):
 def _tracker_and_tokens(
     params: SamplingParams, _prompt: Any, output: list[int]
 ) -> tuple[TokenTracker, list[int]] | None:
-    """Return the token tracker and the output tokens of a request that vLLM adds to its batch.
+    """Return (token tracker, output tokens) for a new request. Return None if the request is not restricted.
 
-    Return None if the request's tokens are not restricted. ``output`` is vLLM's own list, which grows.
+    The tracker computes which tokens may come next. ``output`` is vLLM's own list of output tokens, which grows.
     """
     tracker = tracker_of(params)
     return None if tracker is None else (tracker, output)

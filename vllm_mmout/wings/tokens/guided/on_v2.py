@@ -27,11 +27,11 @@ class GuidedOnV2(_Base):  # type: ignore[misc]  # used only with releases that h
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise an error if a client's sampling params contain a `Guide`, token rules that only the engine may set."""
+        """Raise an error if a client sets token rules (`Guide`). Only the engine may set token rules."""
         refuse_client_rules(sampling_params)
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Start tracking the tokens of a new or resumed request. Return whether token rules restrict them.
+        """Start tracking the tokens of a new or resumed request. Return whether the request has token rules.
 
         ``req_idx`` is the request's index in vLLM's table of running requests.
         """

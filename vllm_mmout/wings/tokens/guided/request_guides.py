@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def refuse_client_rules(params: SamplingParams) -> None:
-    """Raise an error if a client's sampling params contain a `Guide`, token rules that only the engine may set."""
+    """Raise an error if a client's sampling params contain token rules (`Guide`). Only the engine may set them."""
     if KEY in (params.extra_args or {}):
         raise InvalidOptionError(
             f'{KEY} is reserved for the engine; leave it out, and ask for whole media by OutputParams(output="media")'

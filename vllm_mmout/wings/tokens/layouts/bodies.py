@@ -1,4 +1,4 @@
-"""Collect the codes of one picture or sound from its tokens, if all codes of a frame come one after another."""
+"""Collect the codes of one picture or sound from tokens that come frame by frame."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Body(ABC):
     @property
     @abstractmethod
     def fits(self) -> list[Fit]:
-        """Return the ranges of token ids that may come next. Empty once the picture or sound is complete."""
+        """Return the ranges of token ids that may come next. Return an empty list if no further token may come."""
 
     @property
     @abstractmethod
@@ -108,7 +108,10 @@ def tokens_as_array(tokens: array[int], shape: tuple[int, int]) -> NDArray[np.in
 
 
 class FramesBody(Body):
-    """Collector of codes that come frame by frame, in the order "flattened" or "interleaved", or from one codebook."""
+    """Collector of codes that come frame by frame.
+
+    It is used for the orders "flattened" and "interleaved", and for all layouts with a single codebook.
+    """
 
     def __init__(self, layout: TokenLayout) -> None:
         super().__init__(layout)
@@ -149,7 +152,7 @@ class FramesBody(Body):
 
     @property
     def fits(self) -> list[Fit]:
-        """Return the ranges of token ids that may come next. Empty once the picture or sound is complete."""
+        """Return the ranges of token ids that may come next. Return an empty list if no further token may come."""
         if self.over:
             return []
         taken = len(self._tokens)
@@ -200,7 +203,7 @@ class FramesBody(Body):
         return f"row {row}, column {column}"
 
     def _tokens_left(self, taken: int, rows: int) -> int:
-        """Return the minimum number of tokens still needed after ``taken`` codes and ``rows`` row-end tokens."""
+        """Return the minimum number of tokens still missing after ``taken`` codes and ``rows`` row-end tokens."""
         if self._all is not None:
             ends = self._all // (self._row or 1) - rows if self._row_end is not None else 0
             return self._all - taken + ends

@@ -1,4 +1,4 @@
-"""Collect the codebook indices of a picture or sound from tokens, in the token orders "delayed" and "sequential"."""
+"""Collect the codes of one picture or sound from tokens that come in the order "delayed" or "sequential"."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DelayedBody(Body):
 
     @property
     def fits(self) -> list[Fit]:
-        """Return the ranges of token ids that may come next. Empty once the picture or sound is complete."""
+        """Return the ranges of token ids that may come next. Return an empty list if no further token may come."""
         if self.over:
             return []
         step, book = divmod(len(self._tokens), self._books)
@@ -68,16 +68,19 @@ class DelayedBody(Body):
         return self.over
 
     def _tokens_after_next(self, frames: int) -> int:
-        """Return how many tokens follow the next token if the picture or sound has ``frames`` frames in all."""
+        """Return how many tokens follow the next token in a picture or sound of ``frames`` frames."""
         return (frames + self._books - 1) * self._books - len(self._tokens) - 1
 
     def _is_padding(self, step: int, book: int) -> bool:
-        """Return whether codebook ``book``, which starts ``book`` steps late, has padding at time step ``step``."""
+        """Return whether codebook ``book`` has padding instead of a code at time step ``step``.
+
+        The codes of codebook k begin at step k.
+        """
         frame = step - book
         return frame < 0 or (self._frame_count is not None and frame >= self._frame_count)
 
     def _padding_may_begin(self, step: int, book: int) -> bool:
-        """Return whether the next token may be a padding token that marks the end of the codes of codebook 0.
+        """Return whether the next token may be the first padding token after the codes of codebook 0.
 
         The position of this padding token gives the number of frames.
         """
@@ -127,7 +130,7 @@ class SequentialBody(Body):
 
     @property
     def fits(self) -> list[Fit]:
-        """Return the ranges of token ids that may come next. Empty once the picture or sound is complete."""
+        """Return the ranges of token ids that may come next. Return an empty list if no further token may come."""
         if self.over:
             return []
         taken, count = len(self._tokens), self._frame_count

@@ -39,7 +39,7 @@ class TokenLayout(LayoutFields):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> TokenLayout:
-        """Create a layout from a mapping of its fields, such as a table in ``config.json`` or an engine argument.
+        """Create a layout from a mapping of field names to values, for example from ``config.json``.
 
         Args:
             mapping: field names and their values. Lists are accepted in place of tuples.
@@ -75,7 +75,7 @@ class TokenLayout(LayoutFields):
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
-        """Return the number of tokens of an image of ``rows`` x ``columns`` codes, with its begin and end tokens.
+        """Return the number of tokens that encode an image of ``rows`` x ``columns`` cells, including its markers.
 
         Args:
             rows: rows of cells, 1 or more.

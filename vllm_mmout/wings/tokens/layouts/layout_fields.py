@@ -10,7 +10,10 @@ from typing import Literal, NamedTuple
 
 
 class Slot(NamedTuple):
-    """Position in a frame of codes. Codes there index ``codebook``. Their token ids are ``first`` to ``stop`` - 1."""
+    """Position in a frame of codes. The code at this position has a token id from ``first`` to ``stop`` - 1.
+
+    The code is an index into the codebook with the number ``codebook``.
+    """
 
     codebook: int
     first: int
@@ -24,53 +27,64 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutFields:
-    """Fields that describe how tokens encode pictures or sounds. The subclass `TokenLayout` checks them."""
+    """Fields that describe how tokens encode pictures or sounds. The subclass `TokenLayout` checks the fields.
+
+    The field ``order`` has one of four values. "flattened": frame by frame, with the codes of all codebooks of a frame
+    together. "interleaved": also frame by frame, but each position in a frame has its own range of token ids.
+    "delayed": frame by frame, with codebook k delayed by k frames, and ``pad`` in the gaps. "sequential": all codes of
+    codebook 0, then all codes of codebook 1, and so on.
+
+    If ``end`` is empty, a picture with a ``grid`` ends when the grid is full. Other pictures, and sounds, end at the
+    latest before the next text token or ``begin`` marker. Text inside a sound (``text_inside``) does not end it.
+
+    Whether or not ``opened`` is set, an answer may begin with text, which is read as text. Codes in a prompt are not
+    decoded.
+    """
 
     modality: Literal["image", "audio"]
     """Kind of media that the tokens encode: "image" or "audio"."""
     first: int | tuple[int, ...]
-    """Token id of code 0: a tuple with one id per position in a frame, or one id for all positions. In the order
-    "interleaved", a single id is for position 0 only. The ids of position 1 begin after the last id of position 0, and
-    so on."""
+    """Token id of code 0: either a tuple with one id for each position in a frame, or a single id.
+
+    With a single id, all positions share the same token ids. In the order "interleaved", the ids of each position
+    follow the ids of the position before."""
     size: int | tuple[int, ...]
     """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
     codebooks: int = 1
     """Number of codebooks."""
     order: Literal["flattened", "interleaved", "delayed", "sequential"] = "flattened"
-    """Order of the codes. "flattened": frame by frame, with the codes of all codebooks of a frame together.
-    "interleaved": also frame by frame, but each position in a frame has its own range of token ids. "delayed": frame by
-    frame, with codebook k delayed by k frames, and ``pad`` in the gaps. "sequential": all codes of codebook 0, then all
-    of codebook 1, and so on."""
+    """Order of the codes in the model's output. The docstring of `LayoutFields` explains the four orders."""
     pattern: tuple[int, ...] | None = None
     """Codebook of each position in a frame, such as (0, 1, 2, 2, 1, 2, 2) for SNAC. None means that position k uses
     codebook k. May be set only for the order "interleaved"."""
     pad: int | None = None
     """Token id at positions without a code. Only the order "delayed" has such positions."""
     grid: tuple[int, int] | None = None
-    """Number of rows and columns of tokens in an image. None if a token ``row_end`` ends each row."""
+    """Number of rows and columns of codes in an image. None for sounds, or if the size of images varies.
+
+    An image layout without a grid must have ``row_end``."""
     row_end: int | None = None
     """Token id that follows each row of an image, including the last row."""
     begin: tuple[int, ...] = ()
     """Token ids of the marker before each picture or sound. Without a marker, the first code begins a picture or
     sound."""
     end: tuple[int, ...] = ()
-    """Token ids of the marker after each picture or sound. Without a marker, a picture ends when its grid is full, and
-    a sound before the next token that is not a code."""
+    """Token ids of the marker after each picture or sound. Empty if the model writes no such marker."""
     opened: bool = False
-    """Whether every prompt ends inside a picture or sound, which the answer then continues. If False, a prompt does so
-    only if it ends with the tokens ``begin``.
+    """Whether every prompt ends inside a picture or sound, which the answer then continues.
 
-    In both cases, the answer may begin with text instead, which is read as text. Codes in the prompt are not
-    decoded."""
+    If False, only a prompt that ends with the tokens ``begin`` ends inside a picture or sound."""
     text_inside: bool = False
-    """Whether text may come between the codes of a sound, such as the words of OuteTTS. This text also belongs to the
-    answer's text. Without ``end``, such a sound lasts until the next ``begin`` or the end of the answer."""
+    """Whether text tokens may come between the codes of a sound, as in the answers of OuteTTS.
+
+    The text tokens also belong to the answer's text."""
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """Return the positions of a frame of sound. Each position has a codebook and a range of token ids.
+        """Return the positions in a frame. Each position has a codebook and a range of token ids.
 
-        For the orders "delayed" and "sequential", a frame has one position per codebook.
+        A frame is a time step of a sound, or a cell of an image. For the orders "delayed" and "sequential", a frame has
+        one position per codebook.
         """
         books = self.pattern or tuple(range(self.codebooks))
         sizes = (self.size,) * self.codebooks if isinstance(self.size, int) else self.size

@@ -20,11 +20,13 @@ class NextTokens(NamedTuple):
     """Tokens that may come next in an answer whose pictures and sounds must all be complete."""
 
     fits: tuple[Fit, ...] = ()
-    """Ranges of picture or sound tokens that may come next. The field `Fit.after` of a range is the minimum number of
-    further tokens that complete the picture or sound, including its end marker."""
+    """Ranges of picture or sound tokens that may come next.
+
+    The field `Fit.after` of each range includes the tokens of the end marker."""
     text: int | None = None
-    """Minimum number of tokens that must follow if the next token is text. They complete the unfinished picture or
-    sound, so the number is 0 if nothing must be completed. None if the next token must not be text."""
+    """Minimum number of tokens that must follow if the next token is text. None if the next token must not be text.
+
+    The number is 0 if no picture or sound must be completed."""
     may_end: bool = False
     """Whether the answer may end after the tokens so far."""
 
@@ -59,7 +61,7 @@ class StreamParser:
             self._body = _body_of(layout)
 
     def feed(self, token_ids: Sequence[int], *, stopped: bool = False) -> list[bool]:
-        """Process the next tokens of the answer. Return for each token whether it is text.
+        """Process the next tokens of the answer. Return a flag for each token: True if the token is text.
 
         ``stopped`` says that the last token, an EOS or a stop token, ended the stream. It then need not fit the layout.
         """
@@ -121,7 +123,7 @@ class StreamParser:
         return Medium(self._start, self._stop, self._body.codes(), complete=False, grid=self._layout.grid)
 
     def finish(self) -> list[Medium]:
-        """End the stream. Return the media that `take` has not returned, including an unfinished picture or sound.
+        """End the stream. Return the media that `take` has not returned yet, including an unfinished medium.
 
         If the stream ended inside a picture or sound, its ``complete`` is False, and it has only its complete rows or
         frames. It is left out if it has not even one complete row or frame.
@@ -214,12 +216,15 @@ class StreamParser:
             self._done.append(Medium(start, self._stop, codes, complete, grid))
 
     def _is_complete(self, body: Body) -> bool:
-        """Return whether the picture or sound in ``body`` is complete when the answer ends."""
+        """Return whether the picture or sound in ``body`` counts as complete if the answer ends now."""
         return self._complete if self._due else body.has_all_codes or (self._has_open_end and body.whole)
 
     @property
     def _has_open_end(self) -> bool:
-        """Return True if the layout lacks end marker and grid. Any token but a code then ends a picture or sound."""
+        """Return whether the layout has neither an end marker nor a grid.
+
+        Only a later token then shows that a picture or sound has ended.
+        """
         return not self._layout.end and self._layout.grid is None
 
     @cached_property
@@ -232,9 +237,9 @@ class StreamParser:
         return (Fit(begin[0], begin[0] + 1, len(begin) - 1 + body.least + len(layout.end)),)
 
     def _refuse(self, token: int, at: int, expected: str) -> bool:
-        """Record an error for an unexpected token, unless it ended the stream. Return whether the token is text.
+        """Record an error for an unexpected token. Return whether the token is text.
 
-        A token that ended the stream, such as an EOS, counts as text and is not an error.
+        The token that ended the stream, such as an EOS, counts as text. No error is recorded for that token.
         """
         if at == self._last:
             return True
@@ -255,7 +260,7 @@ def parse(layout: TokenLayout, token_ids: Sequence[int]) -> tuple[list[int], lis
 
 
 def _body_of(layout: TokenLayout) -> Body:
-    """Create an empty `Body`, the collector for the codes of one picture or sound in the order of ``layout``."""
+    """Create an empty `Body` for the codes of one picture or sound. The subclass depends on the token order."""
     if layout.codebooks == 1 or layout.order in {"flattened", "interleaved"}:
         return FramesBody(layout)
     return DelayedBody(layout) if layout.order == "delayed" else SequentialBody(layout)
@@ -268,14 +273,14 @@ class Medium:
     start: int
     """Index of the first output token of the picture or sound, including its begin marker."""
     stop: int
-    """Index after the last output token of the picture or sound, including its end marker. If the model's token layout
-    allows it, text tokens may come between the tokens of a sound."""
+    """Index after the last output token of the picture or sound, including its end marker.
+
+    The range from ``start`` to ``stop`` may include text tokens inside a sound."""
     codes: tuple[NDArray[np.int64], ...]
     """Codes as one int64 array per codebook: [rows, columns] for an image, [number of codes] for a sound. Incomplete
     rows or frames are left out."""
     complete: bool
-    """Whether the picture or sound has all its codes. False if the answer ended, or continued with text, before
-    that."""
+    """Whether the picture or sound has all its codes. False if the answer ended, or continued with text, too early."""
     grid: tuple[int, int] | None = None
     """Rows and columns of the whole picture. None for a sound, or if they are unknown."""
 

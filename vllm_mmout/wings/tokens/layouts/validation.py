@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.layout_fields import LayoutFields
 
 _MAX_CODES = 1 << 22
-"""Maximum total number of distinct codes, summed over the positions of a frame. It is far larger than any
-vocabulary."""
+"""Maximum product of codebook size and number of positions in a frame. It is far larger than any vocabulary."""
 
 _MAX_TOKEN_ID = (1 << 31) - 1
 """Largest token id. Engines keep token ids in 32 bits."""

@@ -102,9 +102,9 @@ class TokenProcessor(OutputProcessor):
 
 
 def marked(output: Any, medium: Medium) -> Any:
-    """Set ``output.partial`` (is incomplete) and ``output.span`` (token range). Return ``output``.
+    """Mark ``output`` as complete or partial, and set its token range (``span``). Return ``output``.
 
-    Both come from ``medium``, the codes that ``output`` was decoded from.
+    The attributes ``partial`` and ``span`` come from ``medium``, the codes that ``output`` was decoded from.
     """
     output.partial = not medium.complete
     output.span = (medium.start, medium.stop)

@@ -40,7 +40,7 @@ class DecoderProcessor(TokenProcessor):
     """
 
     makes: ClassVar[Literal["image", "audio"]]
-    """Kind of media that the decoder makes. A token layout for the other kind is refused."""
+    """Kind of media that the decoder makes, "image" or "audio". The token layout must be for the same kind."""
 
     def __init__(  # noqa: PLR0917 - both subclasses take keywords only, and pass them on by position
         self,

@@ -83,7 +83,10 @@ class PromptTemplate:
 
 
 def _placeholder_of(match: re.Match[str], place_names: tuple[str, ...]) -> str | Field:
-    """Convert a match of the pattern `_PART` to a placeholder named in ``place_names``, or to a literal brace."""
+    """Return the placeholder or literal brace that ``match`` found in a template. Raise OptionError for other matches.
+
+    A placeholder's name must be in ``place_names``, and a literal brace must be doubled.
+    """
     name, default = match["name"], match["default"]
     if name is None:
         if len(match[0]) == 2:

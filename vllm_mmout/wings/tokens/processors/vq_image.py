@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
 
 _IMAGE_FILE = "preprocessor_config.json"
-"""Config file of an image processor. Before version 5, transformers also saved a model's whole processor in it."""
+"""Config file of an image processor. Before version 5, transformers used this file for whole processors too."""
 _MODEL_FILE = "processor_config.json"
 """Config file of a model's whole processor, which contains the config of its image processor."""
 

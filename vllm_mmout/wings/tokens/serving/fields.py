@@ -74,7 +74,10 @@ def sampling_params(
 
 
 def _wrong_field(error: VLLMValidationError, names: Sequence[str]) -> str | None:
-    """Return the request field that caused vLLM's ``error``, by its ``parameter`` or its message, or None."""
+    """Return the name of the request field that caused vLLM's ``error``. Return None if the error names no field.
+
+    The name is the error's attribute ``parameter``, or else the first word of its message that is one of ``names``.
+    """
     named = getattr(error, "parameter", None)
     if named is not None:
         return str(named)
@@ -84,7 +87,7 @@ def _wrong_field(error: VLLMValidationError, names: Sequence[str]) -> str | None
 
 _SIZES: Final = "^(auto|[1-9][0-9]{0,4}x[1-9][0-9]{0,4})$"
 _NAME: Final = 512
-"""Maximum length of a name in a request, in characters."""
+"""Maximum length in characters of any name in a request, such as the name of a model or voice."""
 
 
 class TokenImagesRequest(PictureFields, frozen=True, kw_only=True):

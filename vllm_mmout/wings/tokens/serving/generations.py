@@ -125,9 +125,10 @@ async def answer(
 
 
 def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | None:
-    """Return the default of ``max_tokens`` for a request for a picture of ``needed`` tokens.
+    """Return the default of ``max_tokens``, the length limit of an answer. The limit leaves room for a whole picture.
 
-    ``usual`` is the model's own default of ``max_tokens``.
+    ``needed`` is the number of tokens of the picture, or None if the model decides its size. ``usual`` is the model's
+    own default of ``max_tokens``. ``opened`` tells whether the answer begins inside the picture. None means no default.
     """
     if needed is None or opened:
         return usual if needed is None else needed

@@ -82,7 +82,7 @@ class TextTokenizer:
         return bool(before) and self.whole(text, special=False)[: len(before)] == before
 
     def added_in(self, text: str) -> dict[str, SpelledToken]:
-        """Return the special tokens that occur in a text, by their spelling."""
+        """Return the special tokens that occur in a text, as a dict from spelling to token."""
         added_tokens = getattr(self._tokenizer, "added_tokens_decoder", {})
         spelled = {}
         for content, token in self._markers.items():
@@ -105,7 +105,7 @@ class TextTokenizer:
 
 
 def _markers(tokenizer: Any, media: AbstractSet[int]) -> dict[str, int]:
-    """Return the ids of a tokenizer's special tokens and other markers, by their spelling.
+    """Return a tokenizer's special tokens and other markers, as a dict from spelling to token id.
 
     Not all markers are declared as special. Added tokens that are not special count as words if they have only letters,
     digits and whitespace.

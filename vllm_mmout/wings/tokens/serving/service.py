@@ -72,7 +72,7 @@ class GenerateArguments:
 
     prompt: list[int]
     params: OutputParams
-    """Options that select the output processor and hold the sampling params."""
+    """Options of the request, which include the name of the output processor and vLLM's sampling params."""
     request_id: str
     adapter: LoRARequest | None
     trace_headers: Mapping[str, str] | None = None
@@ -105,12 +105,12 @@ class TokenService(Service):
 
     @property
     def binding(self) -> TokenBinding:
-        """Return the output processors and limits of the engine."""
+        """Return the engine's `TokenBinding`, an object with the engine's output processors and limits."""
         return self.engine.output_processor.binding
 
     @property
     def gives(self) -> str:
-        """Return a sentence for error messages: the kind of results of the model, and the routes for them."""
+        """Return the error message for a request to the wrong route. The message names the right routes."""
         return f"the model {self.binding.model!r} generates tokens, and {self._routes}"
 
     @property
@@ -130,7 +130,10 @@ class TokenService(Service):
         raise ApiError(400, f"the model {self.binding.model!r} gives {lacking}; {self._routes}", param="model")
 
     def room_after(self, prompt: Sequence[int], param: str) -> int:
-        """Return how many tokens may follow ``prompt``. Raise an ApiError about ``param`` if it is too long."""
+        """Return how many tokens may follow ``prompt``. Raise an ApiError if the prompt is too long.
+
+        The error names the request field ``param``.
+        """
         length = self.engine.vllm_config.model_config.max_model_len
         if len(prompt) >= length:
             raise ApiError(

@@ -51,8 +51,10 @@ class Sizes:
         rows, columns = template.default("rows"), template.default("columns")
         self._usual = self._fixed or (Grid(int(rows), int(columns)) if rows and columns else None)
         self._cell: Cell | str | None = None
-        """Width and height in pixels that one code is decoded to, or the error message if measuring them failed. None
-        before they are measured."""
+        """Size in pixels of the block that one code is decoded to. None until this size is measured.
+
+        If codes are not decoded to blocks of equal size, the attribute is the error message for the client.
+        """
         self._lock = Lock()
 
     def grid(self, size: str) -> Grid | None:

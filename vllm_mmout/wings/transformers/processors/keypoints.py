@@ -109,7 +109,7 @@ class KeypointMatchingProcessor(KeypointDetectionProcessor):
     modality: ClassVar[str] = "tensor"
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> TensorOutput:  # type: ignore[override]
-        """Build a `TensorOutput` with the points of one request that match between its two pictures."""
+        """Build a `TensorOutput` with the matched points of the first and the second picture of a request."""
         if not isinstance(raw, dict) or SIZE not in raw:
             raise DecodeError(_LACKS)
         sizes = [tuple(map(tuple, raw[SIZE].tolist()))]
@@ -123,7 +123,10 @@ _LACKS = f"the model's output lacks {SIZE}; name this processor for heads of tra
 
 
 def _split_size(raw: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
-    """Split one request's tensors into the tensors to decode, as float32, and the picture's (height, width)."""
+    """Return a request's tensors without the tensor of the picture's size, and the size as (height, width).
+
+    Floating-point tensors are converted to float32.
+    """
     if not isinstance(raw, dict) or SIZE not in raw:
         raise DecodeError(_LACKS)
     height, width = raw[SIZE].tolist()

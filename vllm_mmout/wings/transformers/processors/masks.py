@@ -44,7 +44,10 @@ class MaskGenerationProcessor(OfFolder):
         self._masks = masks
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Return uint8 masks [n, objects, masks, height, width] in the size of the input, and each mask's score."""
+        """Scale the model's masks to the input's size. Return the masks and the score of each mask.
+
+        "masks" are uint8 [n, objects, masks, height, width], 255 inside an object. "scores" are [n, objects, masks].
+        """
         import torch
 
         if not isinstance(output, dict) or SIZE not in output:

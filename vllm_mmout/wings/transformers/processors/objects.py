@@ -53,7 +53,7 @@ class ObjectDetectionProcessor(OfFolder):
     name: ClassVar[str] = "object-detection"
     modality: ClassVar[str] = "structured"
     _keeps_flat: ClassVar[bool] = False
-    """Whether boxes with a width or height of 0 are returned too."""
+    """Whether flat boxes, which have a width or height of 0, are kept in the result."""
 
     def __init__(
         self, *, threshold: float = 0.5, max_detections: int | None = None, iou_threshold: float = 0.5
@@ -157,9 +157,9 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects in a picture, and the number of objects that were left out, which is always 0.
+        """Return the objects in a picture that match the request's texts, and 0 as the number of omitted objects.
 
-        Processors that take texts do not limit the number of objects.
+        No object is omitted, because processors that take texts do not limit the number of objects.
         """
         import torch
 
@@ -184,6 +184,6 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
 
 
 def _best(detections: list[Detection], most: int) -> list[Detection]:
-    """Return the ``most`` detections with the highest scores, without changing their order."""
+    """Return the detections with the highest scores, at most ``most``, in their original order."""
     places = sorted(range(len(detections)), key=lambda place: -detections[place].score)[:most]
     return [detections[place] for place in sorted(places)]

@@ -70,14 +70,15 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         self._options = {} if threshold is None else {"threshold": checked_part("threshold", threshold)}
 
     def travels(self, params: OutputParams) -> str:
-        """Return the kind of data that `reduce` computes for a request, "classes" or "segments"."""
+        """Return the kind of data that `reduce` sends to the frontend: "classes" or "segments"."""
         return "classes" if asked_output(self, self.name, params) == "classes" else "segments"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Return class ids, uint8 or uint16 [n, height, width]. For segments, return a dict with "ids" and "segments".
+        """Compute the class of each pixel, or the segment of each pixel with a table of the segments.
 
-        "ids" are the segment numbers, int32 [n, height, width]. "segments" are float32 [n, queries, 2]: class and score
-        of the segments from 1, with -1 after the last segment.
+        Classes are uint8 or uint16 [n, height, width]. Segments are a dict: "ids" are the segment numbers, int32 [n,
+        height, width], and "segments" are float32 [n, queries, 2]: class and score of the segments from 1, with -1
+        after the last segment.
         """
         import torch
 
@@ -136,10 +137,10 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return method
 
     def _segments(self, row: Mapping[str, torch.Tensor], size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the segment number of each pixel, and a table with the class and score of each segment.
+        """Return the segment number of each pixel, and the class and score of each segment.
 
-        The numbers are int32 [height, width]. The table is float32 [queries, 2], with -1 after the last segment.
-        ``row`` has the model's output tensors for one input, with a batch axis of length 1.
+        The numbers are int32 [height, width]. Classes and scores are float32 [queries, 2], with -1 after the last
+        segment. ``row`` has the model's output tensors for one input, with a batch axis of length 1.
         """
         import torch
 
@@ -162,7 +163,7 @@ def _classes_of(tensors: Mapping[str, torch.Tensor]) -> int:
 
 
 def _raster(ids: NDArray[Any], segments: Sequence[Segment]) -> RasterOutput:
-    """Return a raster of segment numbers, from 1. Its metadata has the label and score of each segment."""
+    """Return a raster of segment numbers, which begin at 1. Its metadata lists the segments' labels and scores."""
     if len(segments) > _MAX_SEGMENTS:
         raise DecodeError(
             f"{len(segments)} segments are more than a raster of uint16 can number; ask for a smaller window"

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class SemanticSegmentationProcessor(SegmentationProcessor):
-    """Output processor for the class of each pixel, like transformers' ``post_process_semantic_segmentation``.
+    """Output processor that chooses the class of each pixel in the same way as transformers.
+
+    The function of transformers is ``post_process_semantic_segmentation``.
 
     Logits are scaled bilinearly to the input's size, on the device. Options and kinds of output are those of
     `SegmentationProcessor`; class names are by default those of ``id2label`` in config.json.
@@ -40,7 +42,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Scale the logits to the input's size. Return class ids, probabilities or another requested output."""
+        """Scale the logits to the input's size, and convert the logits to class ids, probabilities or confidences."""
         import torch
 
         tensors, (height, width) = of_one_size(output)
@@ -48,7 +50,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return torch.cat([self._reduce_one(row, height, width, params) for row in torch.split(logits.float(), 1)])
 
     def _reduce_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
-        """Resize the logits of one request, and compute class ids or another requested output from them.
+        """Convert the logits of one request to class ids, probabilities or confidences of the input's size.
 
         For class ids, the logits of one class at a time are resized to the input's size, which saves memory.
         """
@@ -68,7 +70,10 @@ class TextSegmentationProcessor(RegressionProcessor):
     name: ClassVar[str] = "text-segmentation"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Convert logits to probabilities at the input's size. Return the probabilities and the request's texts."""
+        """Convert logits to probabilities of the input's size. Return a dict with the probabilities and the texts.
+
+        The texts are the request's texts, which become the names of the result's bands.
+        """
         import torch
 
         tensors, (height, width) = of_one_size(output)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class ZeroShotClassificationProcessor(ClassificationProcessor):
-    """Output processor that ranks a request's candidate texts by the model's logits. Ids are indices of the texts.
+    """Output processor that ranks a request's candidate texts, such as possible labels of a picture, by their scores.
 
-    Scores are the softmax over the texts, or for SigLIP the sigmoid of each, as in transformers' pipeline. Texts are
-    used unchanged, without a template.
+    The ids in the result are indices of the texts. Scores are the softmax over the texts, or for SigLIP the sigmoid of
+    each, as in transformers' pipeline. Texts are used unchanged, without a template.
 
     Args:
         top_k: largest number of texts in a result.
@@ -50,7 +50,10 @@ class ZeroShotClassificationProcessor(ClassificationProcessor):
         return processor
 
     def reduce(self, output: Raw, params: OutputParams) -> dict[str, torch.Tensor]:
-        """Return all texts, and the scores and ids of the best texts. Logits are [n, texts] or [n, 1, texts]."""
+        """Convert logits to scores of the request's texts. Return the scores and ids of the best texts, and all texts.
+
+        An id is the index of a text. Logits are [n, texts] or [n, 1, texts].
+        """
         if not isinstance(output, dict) or TEXTS not in output:
             raise ReduceError(f"the model's output lacks {TEXTS}; name this processor for heads of transformers only")
         logits = only_tensor({k: v for k, v in output.items() if k != TEXTS}, "it takes logits", ReduceError)

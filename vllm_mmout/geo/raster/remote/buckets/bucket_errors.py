@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.remote.buckets.bucket_address import FileAddress
 
 _NO_CREDENTIALS = ("169.254.", "metadata.google.internal", "Account must be specified")
-"""Parts of obstore's error messages that mean that credentials are missing. The first two are addresses of metadata
-services. obstore asks these for credentials if no credentials are set.
+"""Texts that occur in obstore's error messages if credentials are missing.
+
+The first two texts are addresses of metadata services, which obstore asks for credentials if no credentials are set.
 """
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _MAY_PASS = (408, 429)

@@ -23,7 +23,7 @@ _VALID = timedelta(minutes=5)
 
 
 def redirect_fault(place: FileAddress) -> str | None:
-    """Return an error message if a bucket's server redirects the request for an object, or None.
+    """Return an error message if the server of a bucket redirects the request for an object. Otherwise return None.
 
     When obstore reads, it follows redirects to any address, even on the local machine, and has no option to stop
     that. Therefore one request is made here that does not follow redirects. Only S3 is checked, since
@@ -52,7 +52,10 @@ def redirect_fault(place: FileAddress) -> str | None:
 
 
 def _redirect(connections: Connections, url: str, options: FetchOptions) -> str | None:
-    """Return the address that a request is redirected to, or None. Retry failures up to ``options.retries`` times."""
+    """Return the address that the server redirects a request to, or None if the server does not redirect it.
+
+    A failed request is repeated up to ``options.retries`` times.
+    """
     retries = options.new_retries()
     while True:
         try:

@@ -31,7 +31,7 @@ def is_public() -> bool:
 
 
 def store_of(place: FileAddress) -> ObjectStore:
-    """Return the obstore store that reads and writes the bucket of an address, or the local disk.
+    """Return obstore's store for the bucket of ``place``, or for the local disk if ``place`` is a local path.
 
     Raises InputError if obstore is not installed, or its environment variables are wrong.
     """

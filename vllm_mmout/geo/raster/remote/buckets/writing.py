@@ -117,7 +117,7 @@ def _head(place: FileAddress, key: str) -> ObjectMeta | None:
 
 
 def identity_in_bucket(target: PurePath) -> tuple[object, ...]:
-    """Return the ETag, the version and the size of an object. At least one of them changes with its content.
+    """Return ETag, version and size of an object in a bucket. At least one of the three changes if the object changes.
 
     Raises FileNotFoundError if the object does not exist.
     """

@@ -79,9 +79,9 @@ class MediaEvents:
         return [*media_events, *text_events] if ends else [*text_events, *media_events]
 
     def _deltas(self, index: int, media: list[Any], *, ends: bool) -> Iterator[dict[str, Any]]:
-        """Yield ``delta`` objects of the new pictures or sound in ``media``, for the choice ``index``.
+        """Yield the chat stream's ``delta`` objects for ``media``, the new pictures or sounds of the choice ``index``.
 
-        The iterator blocks while pictures or sounds are encoded.
+        If ``ends`` is True, the end of the sound follows. The iterator blocks while pictures or sounds are encoded.
         """
         sent = self._choices[index]
         if self._asked.form is None:

@@ -15,7 +15,7 @@ from vllm_mmout.wings.tokens.serving.generations import encode_pictures
 from vllm_mmout.wings.tokens.serving.speech import encoded, joined
 
 PIECE: Final = 3 << 16
-"""Maximum number of bytes of a sound in one event, before they are encoded as base64."""
+"""Maximum size of the sound data in one event, in bytes before base64 encoding."""
 
 
 def images(media_options: RequestedMedia, pictures: Sequence[Any], first: int) -> list[dict[str, Any]]:

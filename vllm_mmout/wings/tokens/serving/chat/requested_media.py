@@ -31,14 +31,15 @@ class RequestedMedia:
 
     maker: Maker
     text: bool
-    """Whether the client also asks for text."""
+    """Whether the client asks for text in addition to pictures or sounds."""
     form: str | None = None
     """File format of sounds in the answer, such as "mp3". None if the chat asks for pictures."""
     voice: str | None = None
     budget: AnswerBudget = field(default_factory=AnswerBudget)
     """Limit on the total bytes of the answer's pictures or sounds."""
     output: str | None = None
-    """Value of `OutputParams.output` that forces complete pictures or sounds. None allows incomplete media."""
+    """Value for `OutputParams.output`. "media" and "mixed" allow only complete pictures or sounds. None allows any
+    tokens."""
 
     def check(self) -> None:
         """Raise an ApiError if the file format cannot hold the model's sounds. Blocks while it encodes a test sound."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FIELDS: Final = ("messages", "tools", "documents", "chat_template_kwargs")
 """Fields of a chat request whose texts become part of the prompt."""
 _FILES: Final = ("image_url", "input_audio", "video_url", "audio_url")
-"""Keys of message parts that hold files in place of text."""
+"""Keys under which a part of a chat message holds a file, such as a picture or sound."""
 
 
 def check_texts(request: Any, makers: Iterable[Maker]) -> None:
@@ -68,7 +68,11 @@ def _plain(value: Any) -> Any:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in nested data: strings, dict keys, and the joined text parts of each list."""
+    """Yield all texts in nested dicts and lists: the strings, and the keys of the dicts.
+
+    For each list, the values of the key ``text`` in its dicts are also yielded as one joined text. For ``arguments`` of
+    a tool call, the texts in the JSON are yielded too.
+    """
     value = _plain(value)
     if isinstance(value, str):
         yield value
