@@ -73,7 +73,7 @@ _HOMES = {
     "vllm_mmout.registry": "MULTIMODAL_INPUT_REGISTRY MULTIMODAL_OUTPUT_REGISTRY register_output_processor",
     "vllm_mmout.version": "__version__",
 }
-"""Modules that define the public names of this package. Each value lists a module's names, separated by spaces."""
+"""Public names of this package, by the module that defines them. Spaces separate the names of a module."""
 
 _of_ours, __dir__ = lazy_names(__name__, _HOMES)
 

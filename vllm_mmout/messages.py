@@ -26,7 +26,10 @@ def close_match(name: object, known: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as text for an error message, shortened. Only the beginning of a large value is formatted."""
+    """Return the text that shows a value in an error message. A text of more than 100 characters is cut.
+
+    Only the beginning of a large value is formatted.
+    """
     text = ""
     for piece in _written(value):
         text += piece

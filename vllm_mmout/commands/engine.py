@@ -135,7 +135,7 @@ def _parsed(model: str, flags: Sequence[str], own_flags: Sequence[str] = ()) -> 
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     class EngineFlags(FlexibleArgumentParser):
-        """Parser of vLLM's engine flags whose errors are a single line instead of five pages of usage."""
+        """Parser of vLLM's engine flags. An error is a single line instead of five pages of usage."""
 
         def error(self, message: str) -> NoReturn:
             raise OptionError(_with_flag_hint(message, [*own_flags, *self._option_string_actions]))

@@ -100,7 +100,7 @@ def _series(release: str) -> list[Path]:
 
 
 def _hashes(series: list[Path]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return two dicts from the name of a patched file to its git hash: before the patches, and after all patches."""
+    """Return two dicts {file: git hash} for the files to patch: the first before the patches, the second after."""
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for path in series:
@@ -129,7 +129,7 @@ def _check_fits(sources: Path, names: list[str], series: list[Path]) -> None:
 
 
 def _write(sources: Path, names: list[str], series: list[Path], *, patched: bool) -> None:
-    """Apply or revert patches on copies of the files ``names``. Replace the files only if all patches succeeded."""
+    """Write the files ``names`` with the patches applied or reverted. If a patch fails, leave all files unchanged."""
     with _patched(sources, names, series, patched=patched) as folder:
         for file in names:
             with atomic_file(sources / file) as part:

@@ -175,9 +175,10 @@ def run_inputs(options: argparse.Namespace, chosen: OutputParams, listed: Sequen
 
 
 def _paths(out: str, inputs_to_run: Sequence[RunInput], output_format: str | None) -> list[str]:
-    """Return the output path for each input. Without ``output_format``, an output path may be a folder.
+    """Return the output path for each input.
 
-    With ``output_format``, each path names a file, and missing local folders are created.
+    With ``output_format``, each path names a file, and missing local folders are created. Without ``output_format``, a
+    path may name a folder.
     """
     if output_format is None:
         return [out + each.folder for each in inputs_to_run]

@@ -53,7 +53,7 @@ class EngineBinding(ABC):
     llm: ClassVar[str]
     """Import path ("module:Class") of the subclass of vLLM's ``LLM`` that the engine uses."""
     output_processor: ClassVar[str]
-    """Import path ("module:Class") of a subclass of vLLM's ``OutputProcessor`` with ``setup`` and ``close``."""
+    """Import path ("module:Class") of an ``OutputProcessor`` subclass that has the methods ``setup`` and ``close``."""
 
     @classmethod
     @abstractmethod
@@ -63,7 +63,7 @@ class EngineBinding(ABC):
         """Create the output processors and settings of an engine that is about to start, from ``vllm_config``."""
 
     def started(self, engine: Any) -> Self:
-        """Return this binding, completed with values that are only known once ``engine`` has started."""
+        """Return the binding after adding values that are known only once ``engine`` has started."""
         return self
 
     @abstractmethod
@@ -84,17 +84,17 @@ class Binding(EngineBinding):
     max_in_flight: int
     """Maximum number of unfinished requests per engine. A request is unfinished until its result is delivered."""
     max_tiles: int
-    """Largest number of tiles per engine in memory. A tile counts until it is joined to the result of its scene."""
+    """Largest number of tiles in memory per engine. A tile counts until its output is part of the scene's result."""
     engines: int = 1
     """Number of engines that this frontend sends requests to, more than 1 with data parallelism."""
     first_engine: int = 0
     """Index of the data-parallel engine that gets this frontend's first tiles. It differs between frontends."""
     trace: Trace | None = None
-    """File to which the times of each request are written, or None if the engine is not traced."""
+    """Writer of the trace file, which records when each stage of a request ran. None if the engine is not traced."""
     memory: SharedMemory | None = None
-    """Memory for tiles, shared with workers on this machine, or None if tiles are sent one by one or as bytes."""
+    """Shared memory through which workers on this machine get tiles. None if tiles are sent without shared memory."""
     paces: Paces = field(default_factory=Paces)
-    """Measured time and output size per tile, for each kind of scene that the engine has run."""
+    """Measured time and output size per tile. Scenes with equal options, tile sizes and dtypes share a measurement."""
 
     generates: ClassVar[bool] = False
     async_llm: ClassVar[str] = "vllm_mmout.engine.request.async_llm:BoundAsyncLLM"

@@ -21,8 +21,8 @@ _ENDS_S = 1.0
 MAX_ABANDONED = 32
 """Maximum number of threads that hang in a job. When it is reached, the pool refuses all new jobs."""
 _MIN_HANGING_LIMIT = 2
-"""Smallest limit on the hanging jobs of one output processor. In a pool with more threads, the limit is the number of
-threads.
+"""Limit on the hanging jobs of one output processor in a pool of one or two threads. In a larger pool, the limit is the
+number of threads.
 
 At the limit, new jobs of the processor are refused.
 """
@@ -185,7 +185,7 @@ class DecodePool:
         return max(self.threads, 2) if any(job.processors for job in self._abandoned.values()) else self.threads
 
     def _hanging(self, job: DecodeJob) -> int:
-        """Return the number of jobs that exceeded their time limit, still run, and use the output processor of ``job``.
+        """Count the hanging jobs of a job's output processor. A job hangs if it runs longer than its time limit.
 
         If ``job`` uses several processors, return the number for the processor with the most hanging jobs.
         """
@@ -193,9 +193,9 @@ class DecodePool:
         return max((sum(name in names for names in hanging) for name in job.processors), default=0)
 
     def _refusal_of(self, job: DecodeJob) -> DecodeError | None:
-        """Return the error that refuses ``job``, or None. Jobs are refused if too many jobs of their processor hang.
+        """Return an error if ``job`` must be refused, because too many jobs of its output processor hang.
 
-        The caller must hold the lock.
+        Return None if the job can be accepted. The caller must hold the lock.
         """
         hanging = self._hanging(job)
         if hanging < max(self.threads, _MIN_HANGING_LIMIT):

@@ -117,7 +117,10 @@ class PictureProcessor(BaseMultiModalProcessor[PictureInfo]):
     requires_tokenizer = False
 
     def apply(self, inputs: ProcessorInputs, timing_ctx: TimingContext) -> MultiModalInput:
-        """Return the prompt with image tokens inserted, the tensors of its pictures, and the image token positions."""
+        """Process a prompt with pictures. Return the token ids with image tokens, and the pictures as tensors.
+
+        The result also has the positions of the image tokens.
+        """
         pictures = [_normalized(picture) for picture in _pictures(inputs.mm_data_items)]
         if not pictures:
             return mm_input(inputs.prompt, mm_kwargs=MultiModalKwargsItems(), mm_hashes={}, mm_placeholders={})

@@ -33,7 +33,7 @@ def to_halves(rows: torch.Tensor) -> torch.Tensor:
 
 
 def from_halves(packed: torch.Tensor, count: int) -> torch.Tensor:
-    """Unpack the first ``count`` uint8 elements of the uint8 tensor ``packed``. Each byte has two elements.
+    """Unpack ``count`` uint8 elements from ``packed``, a tensor of bytes that each hold two elements.
 
     This uses NumPy, because torch would wait for its own threads when all cores are busy.
     """

@@ -14,10 +14,9 @@ _M_MMAP_THRESHOLD = -3
 _M_MMAP_MAX = -4
 _NEVER = 1 << 30
 _LARGE_BLOCK = 32 << 20
-"""Size in bytes of the smallest memory block that glibc returns to the system as soon as the block is freed.
+"""Smallest size in bytes of a memory block that glibc returns to the system when the block is freed.
 
-This is the largest value that glibc accepts for ``M_MMAP_THRESHOLD``. Blocks for tiles and for file segments are
-smaller, so that glibc keeps them.
+glibc keeps smaller blocks, such as tiles and file segments, and accepts no larger value.
 """
 _FREE = 128 << 20
 """Size of the free memory at the end of a heap, in bytes, above which glibc returns that memory to the system."""

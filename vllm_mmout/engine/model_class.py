@@ -36,7 +36,10 @@ def choose(registry: OutputRegistry, model_config: ModelConfig, engine_table: An
 
 
 def config_of(model_config: ModelConfig) -> dict[str, Any]:
-    """Return the model's ``config.json``. An extension package that serves the model may add its output processor."""
+    """Return the model's ``config.json``. If an extension package serves the model, add missing entries.
+
+    The package adds the output processor and the options of the output processor.
+    """
     from vllm_mmout.models.config import config_json  # needs transformers
 
     config = config_json(model_config.hf_config)

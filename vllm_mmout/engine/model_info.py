@@ -105,7 +105,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
     options: tuple[str, ...]
     """Names of the options that a request to the model may set."""
     assumes: tuple[str, ...]
-    """Sentences that tell how an input is read if it does not state, for example, its band names or scale."""
+    """Sentences that tell how the model reads inputs with missing metadata, such as bands without names."""
 
 
 def model_info(binding: EngineBinding, model_config: ModelConfig) -> ModelInfo:

@@ -45,7 +45,10 @@ class Observer:
         """Record how long a processor took to decode a request or a block of tiles, including writing a file."""
 
     def tile(self, pixels: int) -> None:
-        """Record that a tile was joined to the result of its scene. ``pixels`` is the number of scene pixels in it."""
+        """Record that a tile was joined to the result of its scene.
+
+        ``pixels`` is the number of the scene's pixels divided by the number of its tiles.
+        """
 
     def backlog(self, tiles: int, seconds: float) -> None:
         """Record the number of unfinished tiles, and the seconds that they are expected to take (0 if unknown)."""

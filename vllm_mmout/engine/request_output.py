@@ -14,12 +14,12 @@ from vllm_mmout.errors import AssumedWarning
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a scene."""
+    """Progress of a scene in tiles, or of an iterative model in steps."""
 
     done: int
-    """Number of tiles that were joined, including tiles without valid pixels."""
+    """Number of finished tiles of the scene, or of finished steps of the iterative model."""
     total: int
-    """Number of tiles of the scene."""
+    """Number of all tiles of the scene, or of all steps of the iterative model."""
     partial_index: int | None = None
     """Index (from 0) of the preview image that comes with this progress report. None if no preview image comes with it.
     """

@@ -45,7 +45,7 @@ def _contained(work: Callable[[], T]) -> T:
 
 @asynccontextmanager
 async def entered(manager: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """Enter and exit a blocking context manager in threads. It is exited even if the caller is cancelled."""
+    """Enter and exit a blocking context manager in threads. The manager is exited even if the caller is cancelled."""
     value = await in_thread(manager.__enter__, lambda _: manager.__exit__(None, None, None))
     try:
         yield value

@@ -164,9 +164,10 @@ def stage(name: str, tile: int | None = None, tiles: int = 1, **fields: Any) -> 
 def add_stage(
     name: str, began: float, ended: float | None = None, tile: int | None = None, tiles: int = 1, **fields: Any
 ) -> None:
-    """Record a stage of the current request, or of its ``tiles`` tiles from index ``tile`` on.
+    """Record a stage of the current request in the trace file.
 
-    Do nothing without a trace.
+    If ``tile`` is not None, record the stage for ``tiles`` tiles of the request. ``tile`` is the index of the first
+    tile. Do nothing if tracing is off.
     """
     traced = TRACED.get()
     if traced is not None:
@@ -185,7 +186,7 @@ def _ns(seconds: float) -> int:
 
 
 def _us(seconds: float) -> float:
-    """Convert seconds to microseconds with three decimals.
+    """Convert seconds to microseconds, rounded to three decimals.
 
     All times are rounded in one way, so that a stage ends exactly when the next stage begins.
     """

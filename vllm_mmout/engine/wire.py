@@ -162,7 +162,7 @@ def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
 
 
 def is_failure(buffer: torch.Tensor) -> bool:
-    """Return whether a buffer from a worker holds a `Failure` in place of results, or is damaged."""
+    """Return whether a buffer from a worker holds a `Failure` instead of results. A damaged buffer is a failure too."""
     try:
         return _header(buffer).failure is not None
     except ReduceError:
@@ -180,8 +180,7 @@ def _header(buffer: torch.Tensor) -> Header:
 def _plan(results: Mapping[str, Raw], halved: list[bool]) -> tuple[bytes, list[int], int]:
     """Lay out a buffer for ``results``. Return its encoded header, the byte offset of each tensor, and its total size.
 
-    Tensors whose ``halved`` is True need half a byte per element. The offsets depend on the header's length, so the
-    loop repeats until the header fits.
+    Tensors whose ``halved`` is True need half a byte per element. The loop repeats until the header fits its offsets.
     """
     tensors = [tensor for raw in results.values() for tensor in named(raw).values()]
     sizes = [tensor[0].numel() * tensor.element_size() if tensor.shape[0] else 0 for tensor in tensors]
@@ -253,8 +252,7 @@ def _view(buffer: torch.Tensor, head: TensorHeader) -> torch.Tensor:
 KEY = "mmout"
 TRACED = "mmout_traced"
 """Key in a request's ``extra_kwargs`` for tracing. The value is (request id, index of the first tile, number of tiles).
-For a request without tiles, the index is None. The key is removed if a client sends it.
-"""
+For a request without tiles, the index is None. The key is removed if a client sends it."""
 REPORTS = "mmout_reports"
 """Key in a request's ``extra_kwargs``. The value lists the steps after which the request sends an early output. The key
 is removed if a client sends it."""
@@ -264,7 +262,7 @@ _KEPT_BYTES = 1024
 
 
 def mark(params: OutputParams, reports: Sequence[int] = ()) -> dict[str, Any]:
-    """Return the ``extra_kwargs`` that mark a request. ``reports`` are the steps after which it sends a preview."""
+    """Return the ``extra_kwargs`` that mark a request. After each step in ``reports``, the request sends a preview."""
     return {KEY: params.to_wire()} | ({REPORTS: list(reports)} if reports else {})
 
 
@@ -275,14 +273,14 @@ def marked(pooling_params: PoolingParams, mark: Mapping[str, Any]) -> PoolingPar
 
 
 def without_ours(pooling_params: PoolingParams | None) -> None:
-    """Remove the keys from ``pooling_params`` that only this package's `generate` may set."""
+    """Remove this package's keys `TRACED` and `REPORTS` from ``pooling_params``. Clients may not set these keys."""
     if pooling_params is not None and pooling_params.extra_kwargs:
         for key in (TRACED, REPORTS):
             pooling_params.extra_kwargs.pop(key, None)
 
 
 def read(pooling_params: PoolingParams | None) -> OutputParams | None:
-    """Return the request options that are stored in ``pooling_params``, or None if they hold no options."""
+    """Return the request options that ``pooling_params`` holds. Return None if ``pooling_params`` holds no options."""
     extra = pooling_params.extra_kwargs if pooling_params is not None else None
     if not extra or KEY not in extra:
         return None

@@ -1,4 +1,4 @@
-"""Create, load and run the user's model. Errors in its code are reported with the model's name."""
+"""Create, load and run a model that the user wrote. Errors in the model's code are reported with the model's name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Raw:
 
 
 def _batched_outputs(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return the tensors in ``output`` whose axis 0 has length ``count``. If no tensor has it, return all tensors."""
+    """Return the tensors in ``output`` whose axis 0 has length ``count``, or all tensors if no tensor matches."""
     tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
     return {name: value for name, value in tensors.items() if value.shape[:1] == (count,)} or tensors
 

@@ -34,10 +34,11 @@ The difference is a fraction of the largest absolute value in the eager output. 
 rounds to a 16-bit dtype after each operation, and compiled code does not.
 """
 MIN_SPEEDUP = 1.05
-"""Minimum speedup over eager mode. If the compilation is optional, a slower compiled model is not used."""
+"""Minimum speedup of a compiled model over eager mode. If compilation is optional and the speedup is lower, the model
+runs uncompiled."""
 _WAYS: tuple[Mapping[str, Any], ...] = ({"mode": "default"},)
 _WAYS_ON_CUDA: tuple[Mapping[str, Any], ...] = ({"backend": "cudagraphs"}, {"mode": "reduce-overhead"})
-"""Arguments of ``torch.compile`` to try on CUDA.
+"""Different arguments of ``torch.compile`` to try on CUDA. The fastest compiled function is used.
 
 "cudagraphs" makes a CUDA graph of eager mode's kernels. "reduce-overhead" makes a CUDA graph of Inductor's kernels.
 
@@ -70,9 +71,10 @@ class CompiledForward:
         self._shapes = {name: tensor.shape for name, tensor in dummy.items()}
         self._dtypes = _dtypes(dummy) if self._part is model else None
         """Input dtypes that the model was compiled for. Batches with other dtypes run uncompiled. None if only a
-        submodule is compiled. Batches of any dtype then run compiled.
+        submodule is compiled.
 
-        The submodule's inputs have the same dtypes for any inputs of the model.
+        Batches of any dtype run compiled if only a submodule is compiled. The dtypes of the submodule's inputs do not
+        depend on the dtypes of the model's inputs.
         """
         self._warned = False
         self._graphs = next(iter(dummy.values())).is_cuda
@@ -148,9 +150,9 @@ class CompiledForward:
         return speedup
 
     def _fastest(self, plain_forward: Any, batch: Inputs, expected: Raw) -> tuple[float, Any]:
-        """Compile ``plain_forward`` with different ``torch.compile`` options, and choose the fastest compiled function.
+        """Compile ``plain_forward`` with different ``torch.compile`` options, and return the fastest compiled function.
 
-        Return the speedup over eager mode, and the compiled function. If every compilation fails, raise the last error.
+        The result is (speedup over eager mode, function). If every compilation fails, raise the last error.
         """
         found: list[tuple[float, Any]] = []
         failure: Exception = ModelError("there is no way to compile it")

@@ -17,7 +17,7 @@ FORMAT = "mmout"
 
 
 class FolderConfigParser(ConfigParserBase):
-    """vLLM config parser that reads no ``config.json``. It returns the entries that the function `take` recorded."""
+    """vLLM config parser that returns the configuration recorded by the function `take`, without reading a file."""
 
     recorded: ClassVar[dict[str, dict[str, Any]]] = {}
     """Translated entries of ``config.json`` for each model. The keys are model folders or hub ids."""
@@ -52,8 +52,9 @@ def take(model: str, entries: dict[str, Any]) -> str:
 
 
 def taken_before(model: str, config_format: str) -> dict[str, Any] | None:
-    """Return the entries that `take` recorded for ``model``. Return None if vLLM reads a ``config.json`` instead.
+    """Return the configuration entries that an earlier call of `take` recorded for ``model``.
 
-    The entries were translated from another format. Return None also if ``config_format`` names another parser.
+    Return None if nothing is recorded for the model, or if ``config_format`` names another parser. The entries were
+    translated from another format.
     """
     return FolderConfigParser.recorded.get(model) if config_format == FORMAT else None

@@ -79,9 +79,9 @@ def bind_worker(worker: Any, vllm_config: VllmConfig) -> None:
 
 
 def _bind_shared_objects(engine: Any, binding: EngineBinding, shut_down: Callable[[], None]) -> EngineBinding:
-    """Replace the classes of vLLM objects inside an engine, such as its output processor, with subclasses.
+    """Replace the classes of objects that ``AsyncLLM`` and ``LLMEngine`` both have, such as the output processor.
 
-    ``AsyncLLM`` and ``LLMEngine`` share these objects. Return ``binding``, completed with facts that only the started
+    The new classes are subclasses of the old classes. Return ``binding``, completed with facts that only the started
     engine knows. If that fails, ``shut_down`` is called and the error is raised.
     """
     try:

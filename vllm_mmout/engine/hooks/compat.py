@@ -1,4 +1,4 @@
-"""Differences between vLLM releases. They are detected by the names in vLLM's modules, not by its version."""
+"""Differences between vLLM releases. They are detected by the names in vLLM's modules, not by the version number."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TESTED_RELEASES: Final = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
 """vLLM releases that this package is tested with: the latest release of each minor version."""
 CHAT_TEMPLATE_ERROR = "ChatTemplateResolutionError"
 CHAT_TEMPLATE_ERROR_MODULES = ("vllm.exceptions", "vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils")
-"""Modules that may define vLLM's ``ChatTemplateResolutionError``, in the order to try: the first is for vLLM 0.33 and
-later, the second for 0.32, the third for older releases.
+"""Modules that may define vLLM's ``ChatTemplateResolutionError``. They are tried in this order, newest vLLM first.
 
-The order matters, because newer releases may still import the error in the older modules.
+The first is for vLLM 0.33 and later, the second for 0.32, the third for older releases. Newer releases may still import
+the error in the older modules.
 """
 
 
@@ -65,7 +65,7 @@ def can_make_dummies() -> bool:
 
 
 def may_be_sent_again(error: BaseException | None) -> bool:
-    """Return True if a request that failed with ``error`` may be sent again. The engine has then not run the request.
+    """Return whether ``error`` lets the failed request be sent again, because the engine did not run the request.
 
     A paused engine raises such an error since vLLM 0.33.
     """

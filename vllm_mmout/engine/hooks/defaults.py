@@ -31,15 +31,18 @@ ALL_DEVICES: dict[str, Any] = {
     "scheduling_policy": "priority",
 }
 CPU = {"kv_cache_memory_bytes": 1 << 20}
-"""Engine arguments to add on a CPU: a tiny KV cache, because models of this package use no KV cache.
+"""Engine arguments to add on a CPU. They make the KV cache tiny, because models of this package use no KV cache.
 
-With a KV cache of the default size, vLLM would start only if almost all memory is free.
+With vLLM's default size of the KV cache, the engine starts only if almost all of the machine's memory is free.
 """
 
 _FOR_VLLM = ("convert", "model_impl")
 """Engine arguments that only vLLM's own model classes use. If the user sets any, vLLM's own class is used."""
 _FOR_VLLMS_CLASS = ("runner", "pooler_config", "hf_overrides")
-"""Engine arguments that select vLLM's own model class if the user sets any and vLLM has a class for the model."""
+"""Engine arguments that select vLLM's own class for a model if the user sets any of these arguments.
+
+vLLM must also have a class for the model.
+"""
 
 _NO_CACHE = "and this model has no cache of keys and values; leave it out"
 _UNUSABLE = {
@@ -53,8 +56,7 @@ _UNUSABLE = {
         " or write what is meant into the model's config.json or its input mapper"
     ),
 }
-"""Engine arguments that are refused for models of this package. Each value is the end of the error message, which gives
-the reason."""
+"""Reasons for refusing an engine argument, by the argument's name. Each reason is the end of an error message."""
 
 MAX_NUM_SEQS = {"cpu": 4, "gpu": 16}
 """Default of ``max_num_seqs``, the largest number of requests in a batch, for each device.

@@ -14,8 +14,8 @@ SWITCH: Final = "MMOUT_SERVING"
 """Environment variable that enables this package's HTTP routes. The API server processes inherit it."""
 GROUP: Final = "vllm.endpoint_plugins"
 NAME: Final = "mmout_serving"
-"""Name of this package's entry point in ``vllm.endpoint_plugins``. The package's general plugin has another name, so
-that the environment variable VLLM_PLUGINS can select each of them."""
+"""Name of this package's entry point in ``vllm.endpoint_plugins``. The entry point in ``vllm.general_plugins`` has a
+different name, because the environment variable ``VLLM_PLUGINS`` selects plugins by name."""
 _log = logging.getLogger("vllm.mmout")
 
 

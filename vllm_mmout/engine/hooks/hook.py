@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 FRONTEND = "frontend"
-"""Value of `Hook.where` for hooks that are needed only in processes that create engines.
+"""Value of `Hook.where` for a hook that is needed only in processes that create engines.
 
-Such a process has imported ``vllm.engine.arg_utils``. Other processes skip the hooks, and need not import the hooked
-modules.
+The vLLM plugin of this package installs the hook only if `install.is_frontend` returns True.
 """
 CORE = "core"
-"""Value of `Hook.where` for hooks that are needed only in processes with an engine core.
+"""Value of `Hook.where` for a hook that is needed only in processes with an engine core.
 
-Such a process has imported ``vllm.v1.engine.core``. Other processes skip the hooks, and need not import the hooked
-modules.
+The vLLM plugin of this package installs the hook only if `install.is_core` returns True.
 """
 ANYWHERE = "anywhere"
 """Value of `Hook.where` for hooks that are needed in every process."""
@@ -48,7 +46,7 @@ class Hook:
 
     @property
     def target(self) -> str:
-        """Full name of the callable, for messages."""
+        """Full name of the hooked callable: ``module.name``."""
         return f"{self.module}.{self.name}"
 
 
@@ -65,5 +63,5 @@ class Attribute:
 
     @property
     def target(self) -> str:
-        """Full name of the added attribute, with its module, for messages."""
+        """Full name of the attribute that this package adds to vLLM: ``module.name``."""
         return f"{self.module}.{self.name}"

@@ -15,11 +15,9 @@ FULL_STEPS = "vLLM takes several requests in one message"
 PLUGIN_FIRST = "vLLM has an output registry of its own"
 
 SEAM = "vllm.v1.engine.output_processor.create_output_processor"
-"""Full name of the function that creates an engine's output processor in a patched vLLM.
+"""Full name of the function that creates an engine's output processor. Only a patched vLLM has the function.
 
-Only a vLLM with the patches in ``patches/`` has the function. Patched engines call the function in their constructors,
-and tell the output processor when the engine has started. The constructors of ``LLM`` and of the engines are then not
-hooked.
+In a patched vLLM, the constructors of ``LLM`` and of the engines are not hooked.
 """
 
 _OBJECT = "override it on the output processor of a bound engine"
@@ -28,9 +26,9 @@ _OBJECT = "override it on the output processor of a bound engine"
 def _unchanged_hooks(
     module: str, *rows: tuple[str, tuple[str, ...], str, str], until: str = PLUGIN_FIRST, where: str = FRONTEND
 ) -> tuple[Hook, ...]:
-    """Return a `Hook` for each row: a callable of the vLLM module that this package uses without wrapping it.
+    """Return a `Hook` for each callable of a vLLM module that this package uses without wrapping it.
 
-    A row is (name of the callable, its parameters, purpose, first vLLM version).
+    Each of ``rows`` is (name of the callable, its parameters, purpose, first vLLM version).
     """
     return tuple(Hook(module, name, used, why, since, until, where=where) for name, used, why, since in rows)
 

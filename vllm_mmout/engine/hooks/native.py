@@ -33,7 +33,7 @@ class StartListener:
         return raising_worker_error()
 
     def started(self, engine: Any) -> None:
-        """Make a started ``AsyncLLM``, ``LLMEngine`` or ``LLM`` return decoded results."""
+        """Bind an engine after its start: make an ``AsyncLLM``, ``LLMEngine`` or ``LLM`` return decoded results."""
         kinds = {base.__name__ for base in type(engine).__mro__}  # importing the classes would take a second
         if "AsyncLLM" in kinds:
             bind_async_llm(engine, self.start_binding)

@@ -23,8 +23,8 @@ ENVIRONMENT: Final = "MMOUT_STARTUP_REPORT"
 
 
 _starting = threading.Lock()
-"""Lock that lets only one engine start at a time. The engine's processes inherit the path of their error report from
-an environment variable of this process, and the variable can hold only one path."""
+"""Lock that lets only one engine start at a time. The path of the error report is in an environment variable, which can
+hold the path of only one engine."""
 
 
 @contextmanager

@@ -31,7 +31,10 @@ def record_alternative(model: str, wing: str | None) -> None:
 
 
 def remedy(model: str) -> str | None:
-    """Return a hint on how to serve a model with an extension package. Return None if no package was recorded."""
+    """Return a hint on how to serve a model with an extension package. Return None if no package could serve it.
+
+    `record_alternative` records which package could serve a model.
+    """
     if (wing := _alternatives.get(model)) is None:
         return None
     table = {OPTIONS_KEY: {KEY: wing}}
@@ -42,11 +45,11 @@ def remedy(model: str) -> str | None:
 
 
 class _LeftValueError(ModelError, ValueError):
-    """ModelError about a model left to vLLM. It is also a ValueError, for programs that catch vLLM's ValueError."""
+    """ModelError that replaces a ValueError of vLLM. Programs that catch ValueError also catch this error."""
 
 
 class _LeftRuntimeError(ModelError, RuntimeError):
-    """ModelError about a model left to vLLM. It is also a RuntimeError, for programs that catch vLLM's RuntimeError."""
+    """ModelError that replaces a RuntimeError of vLLM. Programs that catch RuntimeError also catch this error."""
 
 
 _KINDS = {ValueError: _LeftValueError, RuntimeError: _LeftRuntimeError}
@@ -54,10 +57,9 @@ _KINDS = {ValueError: _LeftValueError, RuntimeError: _LeftRuntimeError}
 
 @contextmanager
 def naming_the_argument(model: str) -> Iterator[None]:
-    """Wrap the start of vLLM. If vLLM does not start, name the argument that selects another package in the error.
+    """Wrap vLLM's start. Errors then name the engine argument that selects an extension package for the model.
 
-    The engine argument selects the extension package that could serve ``model``. Without such a package, the error is
-    raised unchanged.
+    If no extension package could serve ``model``, errors are raised unchanged.
     """
     try:
         yield
@@ -74,10 +76,9 @@ def naming_the_argument(model: str) -> Iterator[None]:
 
 
 class LeftLLM:
-    """Mixin for an ``LLM`` whose model is left to vLLM. Its errors suggest an extension package for the model.
+    """Mixin for an ``LLM`` that runs a pooling model without an extension package, although a package could serve it.
 
-    The mixin is used for pooling models. If vLLM refuses the model in ``generate``, the error names the engine argument
-    that selects the package.
+    If vLLM refuses the model in ``generate``, the error names the engine argument that selects the package.
     """
 
     llm_engine: Any
@@ -94,9 +95,9 @@ class LeftLLM:
 
 
 def bind_left_llm(llm: Any) -> None:
-    """Add the mixin `LeftLLM` to an ``LLM`` with a pooling model that an extension package could serve instead of vLLM.
+    """Make errors of ``llm.generate`` suggest an extension package for the model, by adding the mixin `LeftLLM`.
 
-    Errors of ``generate`` then name the engine argument that selects the package.
+    The mixin is added only for a pooling model that an extension package could serve instead of vLLM.
     """
     model_config = llm.llm_engine.vllm_config.model_config
     if model_config.runner_type == "pooling" and remedy(model_config.model) is not None:

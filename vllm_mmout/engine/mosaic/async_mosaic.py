@@ -73,7 +73,7 @@ class AsyncMosaic:
             await asyncio.shield(asyncio.gather(*scenes, running, return_exceptions=True))
 
     def abort(self) -> None:
-        """Make `results` raise an AbortedError."""
+        """Abort the mosaic. `results` then raises an AbortedError."""
         self._aborted = True
         self._run.abort()
         self._news.set()
@@ -101,6 +101,6 @@ class AsyncMosaic:
 
 
 def _discard(result: MultimodalRequestOutput) -> None:
-    """Close the result of a mosaic whose caller was cancelled."""
+    """Close a mosaic's result that nobody receives, because the request was cancelled."""
     if result.error is None and hasattr(result.outputs, "close"):
         result.outputs.close()

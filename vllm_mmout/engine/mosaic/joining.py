@@ -29,12 +29,12 @@ _WINDOW_BYTES = 64 << 20
 _MOST_BLOCKS = 8
 """Largest number of GeoTIFF blocks of a map that are joined at a time."""
 _MARGIN = 2
-"""Number of map pixels that a scene, resampled to the map, may reach beyond its bounding box on each side."""
+"""Number of map pixels added on each side of a scene's bounding box, since resampled pixels may lie outside the box."""
 
 
 @dataclass(frozen=True, slots=True)
 class SceneResult:
-    """Result of one scene of a mosaic, which is stored in a raster file."""
+    """Raster file with the result of one scene of a mosaic."""
 
     name: str
     raster: StoredRaster
@@ -45,7 +45,7 @@ class SceneResult:
 
     @property
     def placed(self) -> PlacedRaster:
-        """Name, georeference and size of the result."""
+        """Name, georeference and size of the result, as a `PlacedRaster`."""
         return PlacedRaster(self.name, self.raster.georeference, (self.raster.height, self.raster.width))
 
     def nodata_share(self) -> float:
@@ -115,7 +115,7 @@ class Joining:
     """Function that raises if the caller has aborted the request. It is called repeatedly while the map is made."""
 
     def raster(self, folder: Path | None, metadata: Mapping[str, str]) -> StoredRaster:
-        """Join the results of all scenes to a map. Return the map's raster, with its temporary file in ``folder``."""
+        """Join the results of all scenes. Return the map as a raster stored in a temporary file in ``folder``."""
         like = common_traits(self.results)
         canvas = Canvas(folder, self.grid.size, like if self.finish is None else self.finish(like))
         try:
@@ -141,7 +141,7 @@ class Joining:
     def _joined_window(
         self, results: Sequence[SceneResult], window: Window, like: RasterOutput
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return pixels [bands, height, width] of the map in a window, and the mask of the pixels with data.
+        """Join the results in one window. Return pixels [bands, height, width], and the mask of the pixels with data.
 
         The mask is None if all pixels have data. ``like`` has the bands and dtype of the results.
         """
@@ -178,7 +178,10 @@ def _windows(size: tuple[int, int], like: RasterOutput) -> Iterator[Window]:
 
 
 def _touches_window(box: tuple[float, float, float, float], window: Window) -> bool:
-    """Return whether ``box`` (left, upper, right, lower), in pixels of the map, overlaps or nearly touches a window."""
+    """Return whether a scene's bounding box overlaps a window of the map, or is less than `_MARGIN` pixels away.
+
+    ``box`` is (left, upper, right, lower) in pixels of the map.
+    """
     left, upper, right, lower = box
     across = left - _MARGIN < window.col + window.width and right + _MARGIN > window.col
     return across and upper - _MARGIN < window.row + window.height and lower + _MARGIN > window.row

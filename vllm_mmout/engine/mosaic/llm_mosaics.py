@@ -29,13 +29,13 @@ class Mosaics:
     requests: list[Request] = field(default_factory=list)
     """Requests for the engine, one for each of ``inputs``."""
     _input_ranges: list[range | MMOutError] = field(default_factory=list)
-    """List with an entry for each input of ``generate``: the range of its scenes' indices in ``inputs``, or the error
-    if the input was refused. An input that is not a mosaic has a range of length 1."""
+    """Range of indices in ``inputs`` for each input of ``generate``. The range of a mosaic covers all its scenes. A
+    refused input has an error instead of a range."""
     _runs: dict[int, MosaicRun] = field(default_factory=dict)
     """Unfinished mosaics, which collect the results of their scenes. The key is a mosaic's index among the inputs of
     ``generate``."""
     _scenes: dict[int, tuple[MosaicRun, int]] = field(default_factory=dict)
-    """Mosaic that each scene belongs to, and the scene's index in it. The key is the scene's index in ``inputs``."""
+    """Mosaic of each scene, and the scene's index in that mosaic. The key is the scene's index in ``inputs``."""
 
     @classmethod
     def of(cls, binding: Binding, inputs: Sequence[Any], requests: Sequence[Request]) -> Mosaics:
@@ -73,9 +73,10 @@ class Mosaics:
         self.requests += requests
 
     def store_result(self, place: int, result: MultimodalRequestOutput) -> MultimodalRequestOutput:
-        """Store a result of a mosaic's scene, and return the result without pixels. Return any other result unchanged.
+        """Store the result of a mosaic's scene, and return the result without pixels.
 
-        ``place`` is the index in ``inputs`` of the input that the result belongs to.
+        If ``result`` belongs to an input that is not a mosaic, return ``result`` unchanged. ``place`` is the index in
+        ``inputs``.
         """
         if place not in self._scenes:
             return result

@@ -108,7 +108,7 @@ class Mosaic:
 
 
 def as_mosaic(data: Any, params: OutputParams) -> tuple[Mosaic, OutputParams] | None:
-    """Return a `Mosaic` and the params to run it, or None if the request does not ask for a mosaic.
+    """Return the requested `Mosaic` and its params. Return None if the request does not ask for a mosaic.
 
     A request asks for a mosaic by a `Mosaic` as ``data``, or by ``params.mosaic`` and a list of inputs. The returned
     `Mosaic` has the grid, ``each_day`` and ``skip_failed`` of the params, and the returned params have the order of the

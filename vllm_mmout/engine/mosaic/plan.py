@@ -34,13 +34,13 @@ _MAP_OPTIONS: dict[str, Any] = {
     **dict.fromkeys(("mosaic", "mosaic_grid", "path", "bbox", "bbox_crs", "aoi", "aoi_crs")),
     **dict.fromkeys(("each_day", "skip_failed", "stac_item"), False),
 }
-"""Request options that only the map of a mosaic uses, each with the value that switches the option off. The requests
-for single scenes get these values instead of the user's."""
+"""Values that switch off the options for the map of a mosaic, by option name. The requests for single scenes use these
+values instead of the user's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a mosaic that a server sets."""
+    """Limits that a server sets for each mosaic."""
 
     tiles: int | None = None
     """Largest number of tiles in a mosaic, summed over its scenes. None means no limit."""
@@ -61,7 +61,7 @@ class MosaicPlan:
     scenes: tuple[MosaicScene, ...]
     """Scenes in the order given, except scenes that were left out."""
     scene_params: OutputParams
-    """Options for the request of each scene, without a ``path``, because the result goes to a temporary file."""
+    """Options of the request that runs each scene. `MosaicRun.params` adds the ``path``, a temporary file."""
     target: Target | None
     """Output file or folder, or None if the request lacks a path."""
     maps: tuple[PlannedMap, ...]

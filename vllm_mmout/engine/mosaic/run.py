@@ -106,7 +106,7 @@ class MosaicRun:
         self._assumed[index] = (left_out(name, error),)
 
     def abort(self) -> None:
-        """Make `result` raise an AbortedError soon. May be called from another thread."""
+        """Make a running or later call of `result` raise an AbortedError. May be called from any thread."""
         self._aborted = True
 
     def result(self, request_id: str) -> MultimodalRequestOutput:
@@ -200,7 +200,7 @@ class MosaicRun:
             raise AbortedError("the request was aborted before its result was delivered")
 
     def _by_precedence(self, indices: list[int]) -> list[SceneResult]:
-        """Sort the results of scenes by precedence. Where scenes overlap, the first with data is used."""
+        """Return the results of the scenes ``indices``, in their order of precedence where scenes overlap."""
         if self.plan.params.mosaic == "newest":
             days = {index: self.plan.scenes[index].sorting_date for index in indices}
             indices = sorted(indices, key=days.__getitem__, reverse=True)
@@ -244,7 +244,7 @@ def _picture(results: Sequence[SceneResult], grid: MapGrid) -> InputPicture | No
 
 
 def _day_in_utc(day: date | None) -> str:
-    """Return the first and last second of a day in UTC, one per line, or an empty text if ``day`` is None."""
+    """Return two lines of text: the first and the last second of a day in UTC. Return "" if ``day`` is None."""
     return "" if day is None else f"{day}T00:00:00Z\n{day}T23:59:59Z"
 
 

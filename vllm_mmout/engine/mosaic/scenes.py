@@ -59,7 +59,7 @@ class MosaicScene:
     written: date | None
     """Day in TIFFTAG_DATETIME, which may be the day when the file was written."""
     scales: frozenset[tuple[float, float]]
-    """Pairs (scale, offset) that the scene's files state. The reader of the scene does not apply them to the pixels."""
+    """Distinct pairs (scale, offset) that the scene's files state, but that reading does not apply to the pixels."""
     mapper: PlanesMapper | None
     """Mapper that reads the scene, or None if the scene is tensors, which cannot be read in parts."""
     window: Window | None = None

@@ -47,7 +47,7 @@ class BoundAsyncLLM(AsyncLLM):
     mmout: AsyncRuns
 
     def mmout_bound(self) -> None:
-        """Create the state of this package. Called once, after a started ``AsyncLLM`` became a `BoundAsyncLLM`."""
+        """Create ``self.mmout``, the state of all requests. Called once, after an ``AsyncLLM`` became this class."""
         self.mmout = AsyncRuns(self.output_processor.binding)
 
     @counted

@@ -39,8 +39,8 @@ vLLM raises ValueError for a prompt that it cannot turn into tokens.
 
 
 StoreResult: TypeAlias = Callable[[int, "MultimodalRequestOutput"], "MultimodalRequestOutput"]
-"""Function that takes the index of an input and its result, and returns the result to keep in memory. It may write the
-pixels to another place, such as a file."""
+"""Function that takes the index of an input and the result, and returns the result to keep in memory. The function may
+write the pixels to a file."""
 
 
 class Call:
@@ -75,7 +75,7 @@ class Call:
         A small input is prepared as a `Request`, and a scene as a `Run`.
         """
         self.runs: list[Run] = []
-        """Scenes, and other requests that are split into parts, whose result is pending."""
+        """Unfinished requests that are split into parts, such as scenes."""
         self.in_flight: dict[str, Request] = {}
         """Requests that were sent to the engine and are not answered, by id."""
         self.alarm = Alarm(self.engine)
@@ -162,7 +162,7 @@ class Call:
             self.waiting.popleft()
 
     def _prepare(self, request: Request) -> Request | Run | None:
-        """Read or open an input. If it is refused, record the error as its result and return None."""
+        """Read or open the input of a request. If that fails, record the error as the result and return None."""
         try:
             return prepare(self.binding, self.inputs[request.place], request)
         except MMOutError as error:

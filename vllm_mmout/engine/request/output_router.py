@@ -136,7 +136,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
             state.router, state.mmout = self, ours
 
     def do_tracing(self, engine_core_output: EngineCoreOutput, req_state: RequestState, iteration_stats: Any) -> None:
-        """Trace a request as vLLM does, except with ``--disable-log-stats``, where vLLM's method would raise."""
+        """Trace a request as vLLM does. Do nothing with ``--disable-log-stats``, which makes vLLM's method fail."""
         if iteration_stats is not None and req_state.stats is not None:
             super().do_tracing(engine_core_output, req_state, iteration_stats)
 

@@ -20,7 +20,7 @@ class Bar:
         self._pixels = 0.0
         self._started: float | None = None
         self._counted: dict[Run, int] = {}
-        """Number of tiles of each scene that the progress bar has counted."""
+        """Number of tiles that the progress bar has counted, by scene."""
 
     def update(self, count: int = 1) -> None:
         """Advance the progress bar by ``count`` finished inputs or tiles."""

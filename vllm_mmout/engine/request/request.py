@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.part import Part
 
 Finish: TypeAlias = Callable[[Any, str | None], Any]
-"""Function that georeferences a decoded output. It also saves the output if the request has a path.
+"""Function that georeferences a decoded output, and saves the output if the request has a path.
 
-The arguments are the output and the name of the output's processor. If a user's request asks for a single
-output, the name is None. For tiles and other parts of a request, the name is always given.
+The arguments are the output and its processor's name. If the request has a single output
+and is not split into parts, the name is None.
 """
 Kind = TypeVar("Kind")
 
@@ -44,9 +44,9 @@ class PartInput:
     parts: Sequence[Part]
     """Tiles, or other parts of the user's input, that the engine will compute. Their field ``output`` is still None."""
     prompt: Any = None
-    """Rendered prompt of a single tile or other part. None for a block of tiles, which has ``tensors`` instead.
+    """Rendered prompt of a single tile or other part. A block of tiles has ``tensors`` instead.
 
-    For tiles without valid pixels, which are not sent to the engine, both ``prompt`` and ``tensors`` are None.
+    Tiles without valid pixels have neither, because these tiles are not sent to the engine.
     """
     tensors: Mapping[str, Any] | None = None
     """Keyword arguments of ``forward`` for a block of tiles, with the tiles on axis 0. None for other inputs.
@@ -135,7 +135,8 @@ class Request:
     nbytes: int = 0
     """Size of the input's tensors in bytes. It is 0 for a part of a larger input, whose bytes `TileBudget` counts."""
     mark: Mapping[str, Any] = field(default_factory=dict)
-    """Entries for ``PoolingParams.extra_kwargs``, which carry the options of the request to the worker."""
+    """Entries for ``PoolingParams.extra_kwargs`` that mark a request for decoding and carry its options to the worker.
+    """
     pooling: PoolingParams | None = None
     """vLLM's ``PoolingParams`` for the request, or None for the defaults."""
     finish: Finish = as_it_is
@@ -159,18 +160,17 @@ class Request:
     steps: int = 0
     """Number of steps that an iterative model takes for the request."""
     reports: deque[MultimodalRequestOutput] = field(default_factory=deque)
-    """Progress outputs that the caller has not fetched yet. They are kept here, since vLLM's own queue keeps only the
-    newest.
+    """Queue of all progress outputs that the caller has not fetched yet. vLLM's own queue keeps only the newest output.
     """
     due: deque[tuple[MultimodalRequestOutput, torch.Tensor]] = field(default_factory=deque)
     """Queue of engine outputs that wait until an earlier output of the request is decoded.
 
-    Each entry is a pair: the result object for the caller, and the bytes to decode.
+    Each entry is a tuple (result object for the caller, bytes to decode).
     """
     on_answer: Callable[[int], object] | None = None
-    """Function that is called when the engine has answered, before the answer is decoded. None for a whole input.
+    """Function that is called when the engine has answered, with the size of the answer in bytes, or 0 for an error.
 
-    Its argument is the size of the answer in bytes, or 0 for an error. It is not called if the request is aborted.
+    Only a request for a part of a larger input has this function. An aborted request does not call the function.
     """
     total: int = 1
     """Number of tiles of the request."""
@@ -186,7 +186,7 @@ class Request:
         return wire.marked(self.pooling or PoolingParams(task=task), self.mark)
 
     def next_report(self) -> Progress | None:
-        """Return the `Progress` for the next early output, or None if all early outputs have been reported."""
+        """Return the `Progress` to report with the next preview of the result. Return None after the last preview."""
         shown_after = self.mark.get(wire.REPORTS, ())
         if self._shown == len(shown_after):
             return None

@@ -1,4 +1,4 @@
-"""Check, before the model runs, that a request's results can be saved in its file or folder, and save them later."""
+"""Save the results of a request to a file or folder. Check before the model runs that saving is possible."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _save(output: Any, file: Path | BucketPath, target: Target) -> None:
 
 
 def _save_kinds(made: dict[str, Any], kinds: Sequence[AskedResult], target: Target) -> dict[str, Any]:
-    """Save each kind of output to its own file. If one cannot be saved, remove the files of the others."""
+    """Save each kind of output to its own file. If a save fails, remove the files that were saved before."""
     saved: list[Any] = []
     try:
         # A raster is saved last: it may move to a bucket, where tracing polygons would be slow.

@@ -59,6 +59,8 @@ class AsyncRuns:
         self.backlog = Backlog()
         self.shut_down = False
         self.small_inputs = SmallInputs(self._wake_scenes)
+        self._answer_bytes: dict[tuple[Run, int], int] = {}
+        """Maps the scene and the index of the first tile of an answered block to the size of the answer in bytes."""
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
@@ -79,7 +81,7 @@ class AsyncRuns:
         self.turn()
 
     def wake(self) -> None:
-        """Make the event loop call `turn` soon, which sends the next tiles. May be called from any thread."""
+        """Wake the event loop to call `turn` and send the next tiles. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -91,14 +93,28 @@ class AsyncRuns:
         if self.schedule.running:
             self.wake()
 
-    def answered(self, run: Run, part: PartInput, nbytes: int = 0) -> None:
-        """Record that an engine has answered a block of tiles, see `Schedule.answered`. Send the next tiles soon."""
+    def engine_answered(self, run: Run, part: PartInput, nbytes: int) -> None:
+        """Record that an engine has answered a block of tiles with ``nbytes`` bytes, before the answer is decoded.
+
+        While small inputs arrive, the block counts as answered only when it is decoded. The engine is then idle more
+        often when a small input comes.
+        """
+        self._answer_bytes[run, part.index] = nbytes
+        if not self.small_inputs.gives_way:
+            self.answered(run, part)
+
+    def answered(self, run: Run, part: PartInput) -> None:
+        """Record that a block of tiles was answered, has failed or was aborted. Send the next tiles soon."""
+        nbytes = self._answer_bytes.pop((run, part.index), 0)
         if self.schedule.answered(run, part, nbytes):
             self.small_inputs.block_answered()
         self.wake()
 
     def turn(self) -> None:
-        """Abort failed scenes, end finished scenes, and send the next tiles. Set a timer for the next call."""
+        """Take a turn of the schedule. Abort failed scenes, end finished scenes, and send the next tiles to engines.
+
+        Set a timer for the next turn while scenes run.
+        """
         self._woken = False
         self.backlog.look()
         try:
@@ -122,7 +138,7 @@ class AsyncRuns:
 
 
 class AsyncRun:
-    """Sender of a scene's tiles in an event loop. The scene goes on even if nobody reads its progress reports."""
+    """Sender of a scene's tiles in an event loop. It sends tiles even if nobody reads the scene's progress reports."""
 
     def __init__(self, runs: AsyncRuns, run: Run, send: Send) -> None:
         self.run = run
@@ -256,7 +272,7 @@ class AsyncRun:
                 name = f"{self.run.request.request_id}-tile-{part.index}-{uuid4().hex}"  # a unique id
                 request = self.run.part_request(part, name, engine)
                 if wait_s == ASKED_AGAIN_S:  # the time of a retry says nothing about the model
-                    request.on_answer = partial(self._runs.answered, self.run, part)
+                    request.on_answer = partial(self._runs.engine_answered, self.run, part)
                 answer = await self._send(request)
                 error = answer.error
             except Exception as raised:  # noqa: BLE001 - any error, even of a dead engine, fails only this run

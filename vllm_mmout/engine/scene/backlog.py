@@ -53,7 +53,7 @@ class Backlog:
             self.look()
 
     def look(self) -> None:
-        """Report the number of unfinished tiles of all requests, and the seconds they will take, to the observer."""
+        """Report the number of unfinished tiles to the observer, with an estimate of the time to finish the tiles."""
         now, done, waiting = time.monotonic(), 0, 0
         for request, before in self._seen.items():
             done += request.done - before

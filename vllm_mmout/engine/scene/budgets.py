@@ -95,9 +95,9 @@ class TileBudget(_Budget):
         self._changed = threading.Condition(self._lock)
 
     def take(self, nbytes: int, stopped: Callable[[], bool], count: int = 1) -> bool:
-        """Wait until the budget has room for ``count`` tiles of ``nbytes`` bytes each, and add them to it.
+        """Wait until the budget has room for ``count`` tiles of ``nbytes`` bytes each, and reserve that room.
 
-        Return False if ``stopped`` returns True. It is called again after each `wake`.
+        Return False if ``stopped`` returns True. ``stopped`` is called again after each `wake`.
         """
         turn = object()
         with self._lock:
@@ -121,7 +121,7 @@ class TileBudget(_Budget):
             self._changed.notify_all()
 
     def room(self, nbytes: int) -> int:
-        """Return how many tiles of ``nbytes`` bytes each the whole budget can hold, at least 1."""
+        """Return how many tiles of ``nbytes`` bytes each fit into the empty budget, at least 1."""
         return max(1, min(self.count, self.nbytes // nbytes))
 
     def wake(self) -> None:

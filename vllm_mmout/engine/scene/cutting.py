@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _OPEN_BYTES = max(48 << 20, READ_AHEAD_BYTES)
 """Memory limit in bytes for partly read tiles. The limit determines how many columns of tiles are read together.
 
-More columns at a time take less processor time, because a segment of the file that straddles two groups of columns is
-decoded twice. Large segments of the file may need more memory than this limit.
+Reading more columns together takes less processor time, because fewer segments of the file are decoded twice. Large
+segments may need more memory than this limit.
 """
 
 
 def cut(binding: Binding, mapper: PlanesMapper, size: tuple[int, int], params: OutputParams) -> TileGrid | None:
-    """Return the tile grid of an input of ``size`` (height, width), or None if the input fits one forward pass.
+    """Cut an input of ``size`` (height, width) into a grid of tiles. Return None if the input fits one forward pass.
 
     Raises:
         OptionError: the overlap is too large, a processor cannot join tiles of the requested size, or the patches of a

@@ -38,7 +38,7 @@ class FanOut(ABC):
     """Base class of scenes that manages the threads: one thread reads tiles, and others join the results."""
 
     pixels = 0
-    """Number of pixels of the input, as reported in the metrics, or 0 if it is not reported."""
+    """Number of pixels of the input, for metrics and the progress bar, or 0 if the number is unknown."""
 
     def __init__(self, processor_names: Sequence[str], total: int = 0, nbytes: int = 1) -> None:
         """Set up the request without starting its threads.
@@ -94,7 +94,7 @@ class FanOut(ABC):
         return results
 
     def stopping(self) -> None:  # noqa: B027 - most subclasses have nothing else to stop
-        """Stop a subclass's work after the request failed or was aborted. May be called repeatedly, by any thread."""
+        """Stop additional work of a subclass when the request is stopped. May be called repeatedly, by any thread."""
 
     def start(self) -> None:
         """Start the threads. If the system cannot start a thread, stop the request and raise the system's error."""
@@ -120,7 +120,7 @@ class FanOut(ABC):
 
     @property
     def reading(self) -> bool:
-        """Whether more tiles may still be read. False while the number of tiles is unknown."""
+        """Whether tiles are still being read. False before the number of tiles is known."""
         return None in self._running and not self.stopped and self.total > 0
 
     @property
@@ -200,7 +200,7 @@ class FanOut(ABC):
             lane.close()
 
     def count_joined(self) -> None:
-        """Update the number of tiles that every processor has added to its result, and free their memory budget."""
+        """Count the tiles that every processor has joined, and free the memory budget of these tiles."""
         with self._lock:
             before, self.done = self.done, min(lane.joined for lane in self._lanes.values())
             done = self.done
@@ -251,7 +251,7 @@ class FanOut(ABC):
             self._ended(None)
 
     def _offer(self, block: PartInput) -> None:
-        """Queue a block of tiles for the engine, or for the joining threads if no tile has valid pixels."""
+        """Queue a block of tiles for the engine. A block without valid pixels is queued for joining instead."""
         with self._lock:
             if self.stopped:
                 return
@@ -264,7 +264,7 @@ class FanOut(ABC):
             lane.put(block.parts)
 
     def _join(self, lane: Lane) -> None:
-        """Join the tiles in a processor's queue, in its own thread. The last processor to finish delivers results."""
+        """Join the tiles in a processor's queue. Runs in the processor's own thread."""
         try:
             with tracing(TRACED.get()):
                 lane.result = self.join(lane.processor_name, lane)

@@ -60,7 +60,7 @@ class Lane:
         self._queue.put(block)
 
     def stop(self) -> None:
-        """Wake the thread that waits for a tile, because the request was stopped."""
+        """Stop the thread that waits for a tile, after the request was stopped."""
         self._queue.put(None)
 
     def take_result(self) -> Any:

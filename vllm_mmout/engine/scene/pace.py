@@ -7,15 +7,16 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 BLOCK_S = 0.05
-"""Time in seconds that an engine should take for one block of tiles, since other requests wait for the block's end."""
+"""Target time in seconds for computing one block of tiles. Other requests wait until the block is computed."""
 OUTPUT_BYTES = 64 << 20
 """Largest size in bytes of the output that an engine returns for one block of tiles. It limits the tiles per block."""
 BLOCK_DIVISOR = 4
-"""Divisor of the number of tiles in a block while requests for small inputs arrive. These requests then wait less."""
+"""Divisor that makes blocks of tiles smaller while requests for small inputs arrive, so that these requests wait less.
+"""
 _GROWTH = 4
-"""Largest number of tiles in a block, as a multiple of the largest block so far."""
+"""Growth limit. The next block of tiles is at most this many times as large as the largest block so far."""
 _MEMORY = 0.7
-"""Decay factor of the moving averages. Each new measurement multiplies the weight of all earlier measurements by it."""
+"""Decay factor of the moving averages. A new measurement multiplies the weight of earlier data by this factor."""
 _LONGEST_BLOCKS = 10
 """Upper limit of the time recorded for one block, as a multiple of `BLOCK_S`. Longer times are cut to this limit."""
 _MOST_KEPT = 64
@@ -35,7 +36,7 @@ class Pace:
     """Largest number of tiles that the engine has processed in one block so far."""
     _seconds: float = 0.0
     _tile_bytes: float = 0.0
-    """Largest output size per tile so far, in bytes. It varies between tiles, for example with the number of boxes."""
+    """Largest output size per tile so far, in bytes. The size may depend on the number of boxes in a tile."""
     _tiles: float = 0.0
 
     def block_size(self, *, gives_way: bool = False) -> int:

@@ -30,7 +30,7 @@ class Run(FanOut):
     """
 
     can_wait = False
-    """Whether `pause` closes the input, so that no file stays open while the request waits to start."""
+    """Whether the request can wait to start without holding a file open. If a file is open, `pause` closes it."""
     folder: Path | None = None
     """Folder for temporary files of the result, or None for the system's temporary folder."""
 
@@ -146,7 +146,7 @@ class Run(FanOut):
             self.failed(part, error)
 
     def result(self) -> MultimodalRequestOutput:
-        """Return the result of the finished request. The caller must close its outputs."""
+        """Return the result of the finished request. The caller must close the outputs in the result."""
         outputs: Any = None
         if self.error is None:
             results = self.outcome()

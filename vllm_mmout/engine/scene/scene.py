@@ -174,7 +174,7 @@ class Scene(Run):
                         yield from self._inputs_of(view, pixels, parts, places)
 
     def _allocator(self, view: RasterView) -> Callable[..., NDArray[Any]]:
-        """Return the function that allocates arrays for tiles: in shared memory, and in the layout of the file."""
+        """Return the function that allocates arrays for tiles, in shared memory if the engines can read it."""
         memory = self.binding.memory
         if memory is None:
             return np.empty

@@ -37,7 +37,7 @@ class Turn:
 
 
 class Schedule:
-    """Schedule of all scenes of a process, which limits how many scenes run at a time. Not thread-safe."""
+    """Schedule of all scenes of a process. The schedule limits how many scenes run at a time. Not thread-safe."""
 
     def __init__(self, loads: EngineLoads, budget: TileBudget, most: int) -> None:
         self.loads = loads
@@ -56,14 +56,14 @@ class Schedule:
 
     @property
     def room(self) -> int:
-        """Number of scenes that can be added without waiting. It is negative if scenes must wait until others end."""
+        """Number of further scenes that can start without waiting. The number is negative if scenes must wait."""
         return self._most - len(self.running) - len(self.waiting)
 
     wait_s = _TICK_S
     """Time in seconds until `turn` must be called again, unless a thread asks for an earlier call."""
 
     def add(self, run: Run) -> None:
-        """Add a scene to the schedule. If the scene must wait for others to end, its input may be closed meanwhile."""
+        """Add a scene to the schedule. While the scene waits to start, its input may be closed."""
         if self.room < 1:
             run.pause()
         self.waiting.append(run)
@@ -75,9 +75,9 @@ class Schedule:
             runs.remove(run)
 
     def give_up(self, run: Run) -> None:
-        """Mark a stopped scene for removal. If the scene still waits to start, the next call of `turn` removes it.
+        """Give up a stopped scene. The next call of `turn` removes the scene if the scene has not started.
 
-        A scene that has started is removed by the first call of `turn` after it has finished.
+        A scene that has started is removed by the first call of `turn` after the scene has finished.
         """
         self._given_up.append(run)
 
@@ -127,7 +127,7 @@ class Schedule:
         return turn
 
     def _next(self, *, gives_way: bool) -> tuple[Run, PartInput, int]:
-        """Return the next block of tiles to send, its scene, and the index of its engine.
+        """Return the next block of tiles to send, as (scene, block of tiles, index of the engine).
 
         If the block is too large to be sent at once, its remaining tiles stay first in the queue.
         """

@@ -13,17 +13,19 @@ answers the small input sooner."""
 HOLD_S: Final = 0.02
 """Longest time in seconds for which scenes hold back their blocks of tiles while new requests are being read.
 
-If requests are still being read after this time, an engine must answer a block before the next hold begins.
+If requests are still being read after this time, scenes hold back blocks again when an engine has answered a block.
 """
 READ_S: Final = 0.05
-"""Longest time in seconds, counted from the arrival of a request, for which scenes hold back blocks of tiles for it.
+"""Longest time in seconds after the arrival of a request for which scenes hold back blocks of tiles.
 
-The time is enough to read a file on this machine. During a longer wait, such as a download, engines would be idle.
+The time is enough to read a local file. During a longer wait, such as a download, engines would be idle.
 """
 
 
 class SmallInputs:
-    """Record of the small inputs of an ``AsyncLLM``, which decides when scenes send blocks of tiles. Not thread-safe.
+    """Record of the small inputs of an ``AsyncLLM``. The record tells scenes when to hold back blocks of tiles.
+
+    It is not thread-safe.
 
     Args:
         wake: function that makes scenes send their next blocks.
@@ -36,7 +38,8 @@ class SmallInputs:
         self._unsent: dict[object, float] = {}
         """Arrival time of each new request that was not sent to an engine yet. Each key is a placeholder object."""
         self._held_since = 0.0
-        """Time, by ``time.monotonic()``, from which scenes may hold back their blocks for `HOLD_S` seconds."""
+        """Time, by ``time.monotonic()``, when the latest hold began. Scenes may hold back blocks of tiles for `HOLD_S`
+        seconds from then on."""
 
     def arrived(self) -> None:
         """Make scenes send smaller blocks for `SMALL_BLOCKS_S` seconds, because a small input has arrived."""
@@ -74,7 +77,7 @@ class SmallInputs:
 
     @property
     def hold_s(self) -> float:
-        """Seconds for which scenes must not send blocks, or 0 if they may send them now."""
+        """Number of seconds for which scenes must still hold back blocks of tiles. With 0, scenes may send blocks."""
         until = min(max(self._unsent.values(), default=0.0) + READ_S, self._held_since + HOLD_S)
         return max(0.0, until - time.monotonic()) if self._unsent else 0.0
 

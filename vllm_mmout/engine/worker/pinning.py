@@ -1,7 +1,8 @@
-"""Copy the tensors of new requests to pinned memory before their step, in the engine core's thread that receives them.
+"""Copy the tensors of a request to pinned memory as soon as the engine core receives the request.
 
-vLLM's worker does this when the step begins, and the GPU is idle meanwhile. It takes pinned tensors as they are. A
-worker in another process gets copies that are not pinned, so this is only done if the worker is in the core's process.
+The core's thread that receives requests makes the copies. vLLM's worker would make them when a step begins, and the GPU
+would be idle meanwhile. The worker takes pinned tensors as they are. A worker in another process would get copies that
+are not pinned, so tensors are pinned only if the worker is in the core's process.
 """
 
 from __future__ import annotations

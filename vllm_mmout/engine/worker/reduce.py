@@ -72,7 +72,7 @@ class ReducingPooler(Pooler):
     def forward(
         self, hidden_states: torch.Tensor, pooling_metadata: PoolingMetadata
     ) -> torch.Tensor | list[torch.Tensor | None]:
-        """Run ``reduce`` for requests whose pooling params hold `OutputParams`, and the model's own pooler for others.
+        """Run ``reduce`` for requests that have `OutputParams`. Run the model's own pooler for all other requests.
 
         Args:
             hidden_states: output of the model's ``forward``, with the requests on axis 0.
@@ -168,9 +168,9 @@ class ReducingPooler(Pooler):
         return picks if isinstance(picks, wire.Failure) else _packed(picks)
 
     def _picks(self, raw: Raw, count: int, params: OutputParams) -> dict[str, Raw] | wire.Failure:
-        """Run ``reduce`` of each requested processor on ``raw``. Return a dict: processor name -> result.
+        """Run ``reduce`` of each requested processor on the raw model output. Return a dict: processor name -> result.
 
-        ``raw`` holds the raw outputs of ``count`` requests or tiles. Return a Failure if a processor raises.
+        ``raw`` is the output for ``count`` requests or tiles. Return a Failure if a processor raises.
         """
         picks: dict[str, Raw] = {}
         name = "request"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
 
 _ATTRIBUTE: Final = "mmout_reports"
-"""Name of an attribute that is added to vLLM's `ModelRunnerOutput`. It maps request ids to early outputs, packed as
-bytes."""
+"""Name of an attribute that this package adds to vLLM's `ModelRunnerOutput`. The attribute's value is a dict of early
+outputs: request id -> uint8 [bytes]."""
 
 
 class Reports:

@@ -11,16 +11,15 @@ import zmq
 SPINS_S = 0.002
 """Time that a process polls for a message before it sleeps until it is woken, in seconds."""
 LONGEST_SLEEP_MS = 100
-"""Longest time in milliseconds that a process sleeps while it waits for a message. The process then looks for the
-message itself, because ZeroMQ may have lost the wake-up call.
+"""Longest time in milliseconds that a process sleeps before it checks for a message, even without a wake-up call.
 
-vLLM's reader would sleep for up to five seconds.
+ZeroMQ may lose a wake-up call. Without this limit, the process would then sleep for up to five seconds.
 """
 _MAX_QUEUED_CALLS = 1000
 """Largest number of wake-up calls that the writer of a message queue keeps for a sleeping reader. Further calls are
 dropped.
 
-vLLM's limit is 1, because its readers poll and need no wake-up calls.
+vLLM keeps one call, because readers in vLLM poll and need no wake-up calls.
 """
 
 
@@ -61,10 +60,10 @@ def rest_between_steps() -> None:
 
 
 def _rest(condition: Any) -> None:
-    """Set up a message queue's reader to sleep instead of polling, or the queue's writer to keep wake-up calls.
+    """Make the readers of a message queue sleep instead of polling the queue.
 
-    ``condition`` is the queue's ``SpinCondition`` in this process, which is either a reader or the writer. It is None
-    if all readers are on other machines.
+    ``condition`` is the queue's ``SpinCondition`` in this process. A reader is set up to sleep, and the writer to keep
+    wake-up calls for sleeping readers. ``condition`` is None if all readers are on other machines.
     """
     if condition is None:
         return

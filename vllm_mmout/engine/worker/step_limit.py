@@ -56,7 +56,7 @@ class StepLimit:
         threading.Thread(target=self._look, name="mmout-step-limit", daemon=True).start()
 
     def _look(self) -> None:
-        """Check repeatedly how long the current step takes. If it exceeds the limit, end the engine core's process."""
+        """Check the duration of the current step at regular intervals. End the engine core if a step takes too long."""
         pause = min(self._seconds / _CHECKS_PER_LIMIT, _LONGEST_PAUSE_S)
         while True:
             time.sleep(pause)

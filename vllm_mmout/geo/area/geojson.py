@@ -171,7 +171,10 @@ def _canonical(crs: str) -> str:
 
 
 def _checked_crs(crs: str, option: str) -> Any:
-    """Return rasterio's ``CRS`` for ``crs``. Raise an error about ``option`` unless it is geographic or projected."""
+    """Return rasterio's ``CRS`` for the text ``crs``. Raise OptionError if it is neither geographic nor projected.
+
+    The error names the request option ``option``.
+    """
     try:
         system = rasterio_crs(crs)
     except InputError as error:
@@ -184,7 +187,10 @@ def _checked_crs(crs: str, option: str) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    """Convert a value that msgspec cannot encode: a mapping to a dict, NumPy values to plain values, others to text."""
+    """Convert a value that msgspec cannot encode to plain Python data.
+
+    A mapping becomes a dict, and a NumPy array becomes nested lists. Any other value becomes text.
+    """
     if isinstance(value, Mapping):
         return dict(value)
     return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -20,10 +20,11 @@ _HALF: Final = TURN / 2
 
 
 def outline(area: Area) -> Area:
-    """Return the bounding box of an area as an `Area`. An area in degrees with a gap in longitude gets two boxes.
+    """Return the outline of an area, as an `Area` of one or two bounding boxes.
 
-    The boxes are on both sides of the widest gap between the longitudes of the polygons. An area that crosses the
-    antimeridian, or is divided there, gets a box on each side of it.
+    An area in longitudes and latitudes gets two boxes if there is a gap between the longitudes of its polygons. The
+    boxes are on both sides of the widest gap. An area that crosses the antimeridian, or is divided there, gets a box on
+    each side of the antimeridian.
 
     Raises:
         InputError: a ring of the area encloses a pole.
@@ -69,7 +70,7 @@ def box_of(places: Ring) -> Box:
 
 
 def _in_usual_range(box: Box) -> NDArray[np.float64]:
-    """Return a box with longitudes from -180 to 180, [1, 4], or two if it crosses the antimeridian, [2, 4]."""
+    """Return a box with longitudes from -180 to 180, [1, 4]. Divide a box across the antimeridian into two, [2, 4]."""
     west, south, east, north = box
     if east - west >= TURN:
         return np.array([[-_HALF, south, _HALF, north]])

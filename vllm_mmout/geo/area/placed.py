@@ -47,9 +47,10 @@ class PixelPolygon:
         return cls(closed, np.concatenate([low, high]))
 
     def near(self, window: Window, up: int) -> dict[str, Any] | None:
-        """Return the polygon as GeoJSON in pixels of ``window``, or None if it is outside the window.
+        """Return the part of the polygon near ``window``, as GeoJSON in pixels of the window.
 
-        The row coordinates are multiplied by ``up``, the direction of the y axis (1 or -1).
+        Return None if the polygon is outside the window. The row coordinates are multiplied by ``up``, the direction of
+        the y axis (1 or -1).
 
         A run of positions beyond one side of the window is reduced to its ends. No edge inside the window changes, nor
         does the number of edges on either side of a pixel, so the same pixels are inside.
@@ -139,7 +140,10 @@ class PlacedArea:
             yield Window(first, col, min(step, row + height - first), width)
 
     def contains(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return whether the pixel at each point (column, row), [n, 2], is inside the area. False off the raster."""
+        """Return whether the pixel at each point is inside the area, bool [n]. ``points`` are (column, row), [n, 2].
+
+        Return False for a point outside the raster.
+        """
         height, width = self.size
         places = np.floor(points).astype(np.int64)
         inside: NDArray[np.bool_] = np.all((places >= 0) & (places < (width, height)), axis=1)

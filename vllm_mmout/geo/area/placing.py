@@ -35,7 +35,7 @@ _TOLERANCE: Final = 1 / 32
 """Largest distance in pixels between a curved edge and the straight pieces that approximate it. A straight edge of an
 area can become a curve in the raster's coordinate system."""
 _MOST_POINTS: Final = 4_000_000
-"""Largest number of points that a ring may have after points were added to follow its curved edges."""
+"""Largest number of points that a ring may have, including the points that are added along curved edges."""
 _TEST_POSITIONS: Final = (0.25, 0.5, 0.75)
 """Positions along an edge of an area where the transformed edge is compared with a straight line. 0 is the start of the
 edge, and 1 is its end."""

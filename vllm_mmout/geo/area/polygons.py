@@ -29,7 +29,7 @@ _FARTHEST: Final = (540.0, 90.0)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AreaFeature:
-    """One feature of an area, such as a field."""
+    """GeoJSON feature of an area of interest, such as a crop field."""
 
     name: str
     """The feature's ``id``, or else its property ``name``, or else its number from 1. No other feature has the same
@@ -107,7 +107,7 @@ def _names(features: Sequence[Any]) -> list[str]:
 
 
 class _Reader:
-    """Reader of polygons from GeoJSON geometries, which limits the total number of positions."""
+    """Reader of polygons from GeoJSON geometries. The reader limits the total number of positions."""
 
     def __init__(self, *, geographic: bool) -> None:
         self._geographic = geographic

@@ -21,7 +21,7 @@ _E = math.sqrt(_F * (2 - _F))
 
 
 def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.float64] | None:
-    """Return the ground area of a pixel in each row of a raster in m², float64 [height], or None if it is unknown.
+    """Return the ground area in m² of a pixel in each raster row, float64 [height]. Return None if areas are unknown.
 
     In a projected system this is the area on the map: exact for an equal-area projection, nearly exact in UTM, and too
     large away from the equator in Web Mercator. In a geographic system it is the exact area of a cell between two
@@ -43,7 +43,7 @@ def pixel_areas(georeference: Georeference | None, height: int) -> NDArray[np.fl
 
 
 def area_km2(georeference: Georeference | None, size: tuple[int, int]) -> float | None:
-    """Return the ground area of a raster of ``size`` (height, width) in km², or None if it is unknown."""
+    """Return the ground area in km² of a raster of ``size`` (height, width). Return None if the area is unknown."""
     height, width = size
     areas = pixel_areas(georeference, height)
     return None if areas is None else float(areas.sum()) * width / 1e6

@@ -98,7 +98,10 @@ def atomic_folder(target: PurePath, may_replace: Callable[[Path], bool]) -> Iter
 
 
 def _exchange(temporary_files: Mapping[Path, Path], to_delete: list[Path]) -> None:
-    """Rename temporary files (values) to final names (keys), and delete other files. If a step fails, undo all."""
+    """Rename temporary files to their final names, and delete the files ``to_delete``. If a step fails, undo all steps.
+
+    ``temporary_files`` is a dict: final name -> temporary file.
+    """
     away: dict[Path, Path] = {}
     placed: list[Path] = []
     try:

@@ -36,9 +36,9 @@ _TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }  # fmt: skip
 """Tables of the bands of each sensor: sensor -> band number -> common name, such as "red". A broad band has several
-names, separated by spaces.
+common names, separated by spaces.
 
-HLS uses the numbers of Landsat 8 for its L30 products, and the numbers of Sentinel-2 for its S30 products.
+HLS L30 products use the numbers of Landsat 8. HLS S30 products use the numbers of Sentinel-2.
 """
 
 _COLLECTION_2: Final = {LANDSAT_8: {"sr": "1234567", "st": "10"}, LANDSAT_4: {"sr": "123457", "st": "6"}}
@@ -72,8 +72,8 @@ _WORDS: Final[Mapping[str, str]] = {
     "lwir12": "lwir12 tirs2 tir2 thermal2 thermalinfrared2 themralinfrared2",
     "vv": "vv", "vh": "vh", "hh": "hh", "hv": "hv",
 }  # fmt: skip
-"""Words that mean a band, by the common name of the band. Words under a key with several common names can mean any of
-these bands."""
+"""Words that mean a band: common name -> words, separated by spaces. Some keys hold several common names. Each word of
+such a key can mean any of the key's names."""
 _MEANINGS: Final = {word: frozenset(bands.split()) for bands, words in _WORDS.items() for word in words.split()}
 _LETTERS: Final = {"r": RED, "g": GREEN, "b": BLUE, "n": NIR_BANDS, "nir": NIR_BANDS}
 """Common names of the bands that a short band name can mean. This table is used only for rasters that have bands named
@@ -166,7 +166,7 @@ def _band_words(name: str) -> list[str]:
 
 
 def meanings(names: Sequence[Sequence[str]], sensors: Sequence[str]) -> list[Meaning]:
-    """Return the common names that each band of a raster can have according to its names, such as "red".
+    """Return, for each band of a raster, the set of common names ("red") that the names of the band can mean.
 
     ``names`` has several names per band, such as its description and a name from the user. A set is empty if the names
     of a band contradict each other or are not recognised. ``sensors`` has an item for each band.
@@ -189,7 +189,10 @@ def says_nothing(name: str) -> bool:
 
 
 def is_alpha(description: str | None) -> bool:
-    """Return whether the description of a band tagged as alpha fits an alpha band. "red" does not fit, for example."""
+    """Return whether ``description`` can describe an alpha band. Return False for "red", for example.
+
+    Callers check the description of a band that is tagged as alpha. A missing or meaningless description returns True.
+    """
     return description is None or says_nothing(description) or _ALPHA.search(description) is not None
 
 

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.georeference import Georeference
 
 Option: TypeAlias = Literal["bbox", "aoi"]
-"""Request option that selects a part of a raster by coordinates. Error messages name it."""
+"""Name of a request option that selects a part of a raster by coordinates, for use in error messages."""
 _NOUNS: Mapping[Option, str] = {"bbox": "a bbox", "aoi": "an aoi"}
 _CRS_OPTIONS: Mapping[Option, tuple[str, str]] = {
     "bbox": ("bbox_crs", "leave bbox_crs out, for a bbox in its own coordinates"),
     "aoi": ("aoi_crs", "give an aoi in its own coordinates, as a shapely geometry without aoi_crs"),
 }
-"""Name of the option that sets the coordinate system of ``bbox`` or ``aoi``, and advice for error messages about this
-coordinate system."""
+"""Options for coordinate systems: "bbox" or "aoi" -> (name, advice). The name is "bbox_crs" or "aoi_crs". Error
+messages about the coordinate system contain the advice."""
 
 
 def window_of_box(
@@ -77,10 +77,10 @@ def window_of_box(
 
 
 def box_system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str, option: Option = "bbox") -> BoxSystem:
-    """Return a converter from bounding boxes in the coordinate system ``crs`` to pixel windows of a raster.
+    """Return the `BoxSystem` that converts bounding boxes in the system ``crs`` to pixel windows of a raster.
 
     ``name`` is the name of the raster. Raise an error that names ``option`` if PROJ cannot convert the boxes. If
-    ``crs`` is None, their coordinates are in the raster's own coordinate system.
+    ``crs`` is None, the boxes are in the raster's own coordinate system.
     """
     if crs is None or crs == raster.crs:
         geographic = is_geographic(raster.crs)
@@ -117,7 +117,7 @@ def box_system(crs: str | None, raster: Georeference, grid: PixelGrid, name: str
 
 
 def can_transform(source: CRS, target: CRS) -> bool:
-    """Return whether PROJ can transform coordinates between two systems. It cannot for two celestial bodies."""
+    """Return whether PROJ can transform coordinates between two systems. PROJ cannot do this between two planets."""
     try:
         transform(source, target, [0.0], [0.0])
     except CPLE_NotSupportedError:

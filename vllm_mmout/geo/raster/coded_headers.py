@@ -169,7 +169,7 @@ _TILE_BYTES, _TILE_BAND_BYTES = 6144, 1280
 _KINDS = (b"asoc", b"xml ")
 """Types of JPEG 2000 boxes that contain XML."""
 _LARGEST = 2**24
-"""Largest accepted size of all XML in a JPEG 2000 file, in bytes. Files of Sentinel-2 have about 3000."""
+"""Largest accepted size in bytes of all XML in a JPEG 2000 file. A Sentinel-2 file has about 3000 bytes of XML."""
 _PROJ_STRING = re.compile(r"[\s+\"'>](init|proj)\s*=", re.IGNORECASE)
 _APART = re.compile(r"<!\[CDATA\[|\]\]>|<!--.*?-->", re.DOTALL)
 

@@ -56,7 +56,9 @@ the file."""
 
 
 def compresses_at_once(dtype: np.dtype[Any], *, classes: bool) -> bool:
-    """Return whether `CompressedTiles` supports a raster. It must hold class ids of at most 16 bits.
+    """Return whether `CompressedTiles` can compress tiles as soon as they arrive.
+
+    The pixels must be class ids of at most 16 bits.
 
     Overviews of class ids take the nearest pixel. The pixels of each value are counted for the statistics, so there
     must be few values.
@@ -244,9 +246,10 @@ class CompressedTiles:
 
 
 def _short_nodata(nodata: float | None, dtype: np.dtype[Any]) -> bytes | None:
-    """Return a nodata value as the text that GeoTIFF stores. Return None for 0, and for a text of more than 4 bytes.
+    """Return the text that GeoTIFF stores for a nodata value. Return None if the text is longer than 4 bytes.
 
-    The text ends with a NUL byte. Return None for int8 too, because tifffile warns of the nodata value 0 there.
+    The text ends with a NUL byte. Also return None for the nodata value 0, which a header can hold from the start, and
+    for int8, because tifffile warns of the nodata value 0 there.
     """
     if not nodata or dtype == np.int8:
         return None

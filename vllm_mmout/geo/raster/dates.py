@@ -56,7 +56,7 @@ def date_of_items(metadata: Mapping[str, str]) -> date | None:
 
 
 def date_of_file_item(metadata: Mapping[str, str]) -> date | None:
-    """Return the date in the item TIFFTAG_DATETIME, or None. It may be the day on which the file was written."""
+    """Return the date in the item TIFFTAG_DATETIME, or None. This date may be the day on which the file was written."""
     return _first([_TEXT.match(metadata.get(FILE_ITEM, ""))])
 
 
@@ -71,12 +71,15 @@ def date_of_name(name: str, *, coarse: bool = False) -> date | None:
 
 
 def date_of_raster(metadata: Mapping[str, str], name: str) -> date | None:
-    """Return a raster's acquisition date from its metadata or its name. Fall back to the date of its file."""
+    """Return a raster's acquisition date from its metadata or its name.
+
+    If neither has a date, return the date in the item TIFFTAG_DATETIME, or None if the item is missing.
+    """
     return date_of_items(metadata) or date_of_name(name) or date_of_file_item(metadata)
 
 
 def days_of_times(text: str) -> list[date]:
-    """Return the days (UTC) of times in the form of ISO 8601, one per line. Return [] if a line has another form."""
+    """Return the dates (UTC) of a text with an ISO 8601 time on each line. Return [] if a line is not such a time."""
     try:
         times = [datetime.fromisoformat(line) for line in text.split("\n") if line]
         return [(time if time.tzinfo is None else time.astimezone(UTC)).date() for time in times]

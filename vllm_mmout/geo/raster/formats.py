@@ -1,4 +1,7 @@
-"""Recognise raster sources by name (addresses, GDAL names, band files, folders) and file formats by first bytes."""
+"""Recognise raster sources by their names, and file formats by the first bytes of a file.
+
+The names are addresses, GDAL dataset names, and paths of files and folders.
+"""
 
 from __future__ import annotations
 
@@ -115,8 +118,9 @@ RASTER_SUFFIXES = (".tif", ".tiff", ".jp2", ".vrt")
 """File suffixes that count as rasters when a folder is listed. Metadata, quicklooks and other files are skipped."""
 
 _PRODUCT = ("R*m", "IMG_DATA", "IMG_DATA/R*m", "GRANULE/*/IMG_DATA", "GRANULE/*/IMG_DATA/R*m")
-"""Glob patterns that find the band folders of a Sentinel-2 product from any folder of the product. Level 2 products
-have a band folder per resolution, such as R10m."""
+"""Glob patterns of the folders with band files in a Sentinel-2 product, relative to any folder of the product.
+
+Level 2 products have a band folder for each resolution, such as R10m."""
 
 
 def rasters_in(folder: Path) -> list[Path]:
@@ -125,7 +129,10 @@ def rasters_in(folder: Path) -> list[Path]:
 
 
 def rasters_of(folder: Path) -> list[Path]:
-    """Return the rasters in a folder or, if there are none, the band files of the Sentinel-2 product in it."""
+    """Return the rasters directly in a folder.
+
+    If there are none, return the band files in the subfolders that a Sentinel-2 product has.
+    """
     paths = rasters_in(folder)
     for pattern in _PRODUCT:
         if paths:
@@ -157,7 +164,7 @@ _ALLOWED_DRIVERS = ("GTiff", "JP2OpenJPEG", "VRT", "netCDF", "HDF5", "PNG", "JPE
 """GDAL drivers that may open files in buckets and in GDAL's virtual file systems."""
 
 Drivers: TypeAlias = tuple[tuple[str, ...], ...]
-"""GDAL drivers that may open a file, in groups. The groups are tried in order until one of them can open it."""
+"""Groups of GDAL drivers that may open a file. The groups are tried in order until a driver can open the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +225,7 @@ def is_gdal_name(name: str) -> bool:
 
 
 def gdal_target(name: str) -> tuple[str, Drivers]:
-    """Convert a user's dataset name to GDAL's form. Return the result, and the drivers that may open the dataset.
+    """Return GDAL's form of a user's dataset name, and the GDAL drivers that may open the dataset.
 
     The name must be accepted by `is_gdal_name`.
     """

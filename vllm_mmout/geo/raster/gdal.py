@@ -134,10 +134,10 @@ class OpenGdal(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Number of times that GDAL has read each part of the raster: first the parts of the image, then of the mask.
+        """Array of read counts, int64 [2 * parts]: how often GDAL has read each part of the raster.
 
-        The numbers are int64 [2 * parts]. The parts are the rectangles that the raster is read in. They are listed row
-        by row.
+        A part is a rectangle that GDAL reads as a whole. The counts of the image's parts come first, then the counts of
+        the mask's parts, each row by row.
         """
         return self._decoded.ravel()
 
@@ -190,14 +190,15 @@ part must fit into memory."""
 _MIN_CALL_BYTES = 2**18
 """Minimum number of decoded bytes that one GDAL call should read, because many small calls are slow."""
 _SIDE = 1024
-"""Maximum height and width, in pixels, of the parts that a VRT is read in. A single block of the VRT may be larger."""
+"""Maximum height and width, in pixels, of the part of a VRT that GDAL reads at once, unless a VRT block is larger."""
 _MAX_VRT_PART_BYTES = 32 << 20
-"""Maximum size, in decoded bytes, of the parts that a VRT is read in. A single block of the VRT may be larger. Parts
-are large because GDAL searches all sources of the VRT in each read."""
+"""Maximum size, in decoded bytes, of the part of a VRT that GDAL reads at once, unless a VRT block is larger.
+
+Few large reads are faster than many small reads, because GDAL searches all sources of the VRT in each read."""
 
 
 def part_size(driver: str, block: tuple[int, int], size: tuple[int, int], pixel_bytes: int) -> tuple[int, int]:
-    """Return the height and width, in pixels, of the parts that GDAL should read a raster in.
+    """Return the height and width, in pixels, of the part of a raster that GDAL should read at once.
 
     A part is a GDAL block, or several rows of blocks if a block is small, as in formats that are decoded row by row.
     The parts of a VRT are larger: its blocks say nothing about the blocks of its sources, and each source block is
@@ -256,7 +257,7 @@ class GdalParts:
         return Window.of_block(*place[1:], self.block, self._raster.size)
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return an empty buffer for each of ``places`` without reading. GDAL reads and decodes a part in `decode`."""
+        """Return an empty buffer for each part in ``places``. GDAL reads the bytes of a part later, in `decode`."""
         del scratch
         return [memoryview(b"")] * len(places)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 IN_MEMORY = "/vsimem/"
 """Prefix of the names that GDAL gives to files in memory."""
 _OPTIONS = {"GDAL_NUM_THREADS": "1", "COG_TMP_COMPRESSION": "PACKBITS"}
-"""GDAL options for writing: use one thread, and compress temporary overviews with PackBits.
+"""GDAL options for writing: one thread, and fast PackBits compression of temporary overviews.
 
-This package runs several threads itself. PackBits needs the least CPU time."""
+GDAL needs no further threads, since this package calls GDAL from several threads."""
 
 
 @contextmanager

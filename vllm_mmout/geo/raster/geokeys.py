@@ -22,23 +22,23 @@ _TEXT_KEYS = (1026, 2049, _CITATION)
 _PASSED_KEYS = range(1024, 4097)
 """Numbers of the GeoTIFF keys that are passed to GDAL: 1024 to 4096.
 
-Key 4096, the vertical coordinate system, is included because its value 4979 (WGS 84) makes GDAL return a coordinate
-system with heights."""
+Key 4096 is the vertical coordinate system. Its value 4979 (WGS 84) makes GDAL return a coordinate system with heights.
+"""
 _DEFINING_KEYS = frozenset({2048, 2050, 2056, 2057, 3072, 3074, 3075})
 """Numbers of the GeoTIFF keys that define a coordinate system, datum, ellipsoid or projection. A file without any of
 these keys lacks a coordinate system."""
 _SHORTS = range(1 << 16)
 _MOST = 1 << 12
-"""Largest number of floats that are read from a file's GeoTIFF keys. The same limit applies to the characters of texts.
+"""Largest number of floats, and largest number of text bytes, to read from a file's GeoTIFF keys.
 
-Further floats and characters are ignored.
+Further floats and bytes are ignored.
 """
 _MOST_NUMBERS, _LONGEST = 16, 1000
-"""Largest accepted number of values of a numeric GeoTIFF key, and of characters of a name. Real files stay below
-both."""
+"""Limits of the GeoTIFF keys that are passed to GDAL. A numeric key may have ``_MOST_NUMBERS`` values. A text key may
+have ``_LONGEST`` characters, not counting its WKT."""
 _WKT_MARK = "ESRI PE String = "
-"""Text before a WKT in GeoTIFF key 3073, the citation. Esri's software and GDAL write a WKT there if other keys cannot
-define the coordinate system."""
+"""Text that precedes the WKT in GeoTIFF key 3073 (a citation). Esri's software and GDAL write such a WKT for coordinate
+systems that no other key can define."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class GeoKeys:
     values: Keys
     """Maps the number of each GeoTIFF key to its value. For example, key 3072 is the projected coordinate system.
 
-    A value is an integer for SHORT, a tuple of floats for DOUBLE, and a text without the closing "|" for ASCII."""
+    A value is an integer, a tuple of floats, or a text without its closing "|"."""
     tags: tuple[GeoTag, ...]
     """TIFF tags to pass to GDAL, without GeoTIFF keys that are too large or could make PROJ open a file."""
 
     @classmethod
     def from_tags(cls, tags: Mapping[int, GeoTag]) -> GeoKeys:
-        """Read the GeoTIFF keys from TIFF tags. As in GDAL, a key that points outside its tag is skipped."""
+        """Read the GeoTIFF keys from TIFF tags. Skip keys that refer to missing values, as GDAL does."""
         directory, doubles, texts = (tags.get(code, GeoTag.shorts(code, ())) for code in KEY_TAGS)
         rows = [int(n) for n in directory.numbers] if directory.dtype == SHORT else []
         numbers = doubles.numbers[:_MOST]

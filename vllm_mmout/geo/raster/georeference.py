@@ -33,7 +33,7 @@ PLACING_TAGS = (33550, 33922, 34264, 50844)
 GEO_TAGS = frozenset({*KEY_TAGS, *PLACING_TAGS})
 """Numbers of all TIFF tags that define a georeference."""
 _PLACING = ("EPSG:", "PROJCS[", "GEOGCS[", "GEOCCS[", "PROJCRS[", "GEOGCRS[")
-"""Beginnings of the texts ("EPSG:n" or WKT) of coordinate systems that tie a raster to the Earth.
+"""Prefixes of the texts ("EPSG:n" or WKT) of coordinate systems on Earth. Local coordinate systems have other prefixes.
 
 For GeoTIFF keys that GDAL does not understand, GDAL returns a local coordinate system, which is ignored."""
 _SYSTEMS = frozenset({"ProjectedCRS", "GeographicCRS", "GeodeticCRS"})
@@ -60,13 +60,12 @@ class Georeference:
     gcps_crs: str | None = None
     """Coordinate system of the ground control points ``gcps``."""
     pixel_is_point: bool = False
-    """Whether a pixel's value holds for the point at its centre instead of its area, as RasterPixelIsPoint in GeoTIFF.
-    This does not affect ``transform``, which always refers to pixel corners."""
+    """Whether a pixel is a sample at the pixel's centre rather than an average over its area (GeoTIFF's
+    RasterPixelIsPoint). ``transform`` refers to pixel corners in both cases."""
     rpcs: RPC | None = field(default=None, repr=False)
     """Rational polynomial coefficients (RPCs) as rasterio's ``RPC``, in the convention of GDAL's RFC 22."""
     unread_keys: Keys = field(default_factory=dict, repr=False)
-    """GeoTIFF keys of a coordinate system that GDAL does not understand. Empty if GDAL understands the keys, or if the
-    file defines no coordinate system."""
+    """GeoTIFF keys of the file's coordinate system, if GDAL does not understand the keys. Otherwise empty."""
 
     def __post_init__(self) -> None:
         for name in ("crs", "gcps_crs"):
@@ -214,7 +213,7 @@ class Georeference:
 
 @lru_cache(maxsize=64)
 def _of_tags(tags: tuple[GeoTag, ...]) -> Georeference:
-    """Return the georeference that GDAL parses from TIFF tags. It is cached, since parsing takes a millisecond."""
+    """Return the georeference that GDAL parses from TIFF tags. Georeferences are cached, as parsing is slow."""
     by_code = {tag.code: tag for tag in tags}
     keys = GeoKeys.from_tags(by_code)
     placing = [GeoTag.doubles(code, by_code[code].numbers) for code in PLACING_TAGS if code in by_code]
@@ -281,7 +280,7 @@ def epsg_code(text: str) -> int | None:
 
 
 def _placing(crs: CRS) -> dict[str, Any] | None:
-    """Return a CRS as PROJJSON, or None if the CRS does not place pixels on Earth. For a bound CRS, use its source."""
+    """Return a CRS, or a bound CRS's source, as PROJJSON. Return None if the CRS does not place pixels on Earth."""
     described: dict[str, Any] = crs.to_dict(projjson=True)
     described = described.get("source_crs", described)
     return described if described.get("type") in _SYSTEMS else None

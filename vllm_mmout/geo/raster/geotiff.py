@@ -29,9 +29,9 @@ _LEAST_SIDE = 16
 _LARGEST = 8
 """Largest item size, in bytes, of a dtype that GDAL can write."""
 _SPLITTING = str.maketrans({":": "\ue03a", "=": "\ue03d"})
-"""Translation table (`str.translate`) that replaces ":" and "=" in the names of metadata items by placeholders.
+"""Translation table (`str.translate`) from ":" and "=" to placeholders, for the names of metadata items.
 
-GDAL would cut the names at these characters. `restore_names` restores the names in the written file."""
+GDAL would cut a name at ":" or "=". `restore_names` replaces the placeholders in the written file."""
 
 
 class RasterMetadata(TypedDict, total=False):
@@ -54,8 +54,7 @@ class RasterMetadata(TypedDict, total=False):
     palette: NDArray[np.uint8] | None
     """Colours of class 0, class 1, ... as red, green and blue, uint8 [number of classes, 3].
 
-    If the raster is one uint8 band, a GeoTIFF holds the first 256 colours as its colour table. Otherwise, the palette
-    is not written.
+    The palette is written only if the raster has a single band, of dtype uint8. At most 256 colours are written.
     """
     metadata: Mapping[str, str] | None
     """GDAL's metadata items. Items such as TIFFTAG_DATETIME become the TIFF tags of the same name."""
@@ -193,9 +192,9 @@ def source_xml(
 
 
 def _source(band: Element, kind: str, name: str, number: int) -> None:
-    """Add a child element with the tag ``kind`` to a band's XML element.
+    """Add a source file to the XML element of a VRT band.
 
-    The child refers to band ``number`` (from 0) of the raster file ``name``.
+    The source is band ``number`` (from 0) of the raster file ``name``. ``kind`` is the tag of the new child element.
     """
     source = SubElement(band, kind)
     SubElement(source, "SourceFilename", relativeToVRT="0", shared="0").text = name
@@ -220,7 +219,7 @@ def _place(root: Element, georeference: Georeference) -> None:
 def _band(
     root: Element, number: int, shape: tuple[int, int, int], dtype: np.dtype[Any], metadata: RasterMetadata
 ) -> Element:
-    """Add the XML element of band ``number`` (from 0) to ``root``, and return it, still without metadata items."""
+    """Add an XML element for band ``number`` (from 0) to ``root``, and return the new element."""
     nodata, palette, side = metadata.get("nodata"), metadata.get("palette"), str(block_side(shape))
     kind = "Float32" if dtype == np.float16 else "Byte" if dtype == np.uint8 else dtype.name.title().replace("Ui", "UI")
     band = SubElement(root, "VRTRasterBand", dataType=kind, band=str(number + 1), blockXSize=side, blockYSize=side)
@@ -259,7 +258,10 @@ def _items(element: Element, items: Mapping[str, str], **attributes: str) -> Non
 
 
 def restore_names(file: BinaryIO | str, metadata: RasterMetadata) -> None:
-    """Restore ":" and "=" in a written file's metadata names. They were replaced, since GDAL cuts names at them."""
+    """Restore ":" and "=" in the names of a written file's metadata items.
+
+    The file was written with placeholders, because GDAL would cut the names at these characters.
+    """
     if any(name.translate(_SPLITTING) != name for name in metadata.get("metadata") or ()):
         with TiffFile(file, mode="r+") as tiff:
             tag = tiff.pages.first.tags[GDAL_METADATA]

@@ -22,8 +22,7 @@ _A = 6378137.0
 _E2 = 6.69437999014e-3
 """Squared eccentricity of the WGS 84 ellipsoid."""
 _PART = 16
-"""Divisor of a raster's width and height. Ground distances are measured around the centre of the raster, over 1/16 of
-its width and 1/16 of its height."""
+"""Divisor of a raster's width and height: ground distances are measured across the central 1/16 of each side."""
 
 
 def ground_steps(georeference: Georeference | None, size: tuple[int, int]) -> NDArray[np.float64] | None:

@@ -19,7 +19,10 @@ _DEFLATE, _ZSTANDARD = b"\x78", b"\x28\xb5\x2f\xfd"
 
 
 def unwrapped(data: bytes, max_bytes: int) -> bytes:
-    """Undo the deflate or Zstandard compression around LERC data, if any. Fail if the result exceeds ``max_bytes``."""
+    """Return LERC data, decompressed first if it is wrapped in deflate or Zstandard compression.
+
+    Fail if the decompressed data exceeds ``max_bytes``.
+    """
     if data.startswith(_ZSTANDARD):
         return bytes(imagecodecs.zstd_decode(data, out=max_bytes))
     if not data.startswith(_DEFLATE):
@@ -31,9 +34,10 @@ def unwrapped(data: bytes, max_bytes: int) -> bytes:
 
 
 def decode_lerc(data: bytes, samples: int, *, swapped: bool) -> NDArray[Any]:
-    """Decode a LERC strip or tile to pixels [rows, columns, samples], with NaN and alpha restored from the mask.
+    """Decode a LERC strip or tile to pixels [rows, columns, samples].
 
-    ``swapped`` means that the TIFF's byte order is not the machine's.
+    NaN values and an alpha band are restored from the mask in the LERC data. ``swapped`` means that the TIFF's byte
+    order is not the machine's.
     """
     pixels, mask = imagecodecs.lerc_decode(data, masks=True)
     if mask is not None and mask.ndim == 3:  # stored band by band if NaN positions differ

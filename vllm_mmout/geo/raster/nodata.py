@@ -12,17 +12,16 @@ from numpy.typing import DTypeLike, NDArray
 from vllm_mmout.errors import SaveError
 
 _FEWER_DIGITS = 1e-6
-"""Relative tolerance for nodata values that slightly exceed the largest float of their dtype. Such a value is read as
-the largest float.
+"""Relative tolerance for a nodata value that is slightly above the largest float of its dtype.
 
-Files often write the largest float with few digits, rounded up."""
+Files often write the largest float with few digits, rounded up. Such a value is read as the largest float."""
 
 
 def observed(planes: NDArray[Any], mask: NDArray[np.bool_] | None, nodata: float | None) -> NDArray[np.bool_] | None:
-    """Return a mask of the pixels that are valid in all bands, bool [height, width], or None if all are valid.
+    """Return the mask of observed pixels, bool [height, width]. Return None if all pixels are observed.
 
-    ``planes`` is [bands, height, width]. A pixel is invalid if any band is nodata, NaN or infinite, or if the mask
-    [height, width] excludes it.
+    ``planes`` is [bands, height, width]. A pixel is not observed if any band is nodata, NaN or infinite, or if the mask
+    [height, width] excludes the pixel.
     """
     if mask is None and not may_be_invalid(planes.dtype, nodata):
         return None
@@ -74,10 +73,10 @@ def format_nodata(value: float, dtype: DTypeLike) -> str:
 
 
 def as_pixels_have_it(value: float, dtype: DTypeLike) -> float:
-    """Return ``value``, reduced to the largest float of ``dtype`` if ``value`` exceeds that float only by rounding.
+    """Return ``value``, corrected if it is just above the largest float of pixels of ``dtype``.
 
-    The sign is kept. Many files write the lowest float32 as ``-3.4028235e38``, which is slightly too low. GDAL corrects
-    it too.
+    The corrected value is the largest float, or the lowest float for a negative value. Many files write the lowest
+    float32 as ``-3.4028235e38``, which is slightly too low. GDAL makes the same correction.
     """
     pixels = np.dtype(dtype)
     if pixels.kind not in "fc" or not math.isfinite(value):

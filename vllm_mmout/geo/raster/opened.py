@@ -202,7 +202,7 @@ def _open_through_gdal(
 def _open_odd_tiff(
     file: SharedFile, path: Path | None, refusal: UnknownStorageError, neighbours: Neighbours | None
 ) -> OpenRaster:
-    """Open a TIFF in an unusual encoding through GDAL. Raise ``refusal`` if GDAL cannot read it either."""
+    """Open a TIFF in an unusual encoding through GDAL. Raise the exception ``refusal`` if GDAL cannot open the TIFF."""
     try:
         return _open_through_gdal(TIFF, file, path, neighbours)
     except InputError:
@@ -218,7 +218,7 @@ def _are_there(neighbours: Neighbours) -> bool:
 
 
 _MOST_BYTES: Final = 2**25
-"""Largest accepted file header in bytes. A TIFF of 500 million pixels in 16 x 16 tiles has a header half as large."""
+"""Largest accepted file header in bytes. Even a TIFF of two million tiles has a header of only 16 MB."""
 _MOST_AVIF_BYTES: Final = 2**28
 """Largest accepted size of an AVIF file in bytes. Pillow reads the whole file to get the header."""
 _MOST_BANDS: Final = 2**16 - 1

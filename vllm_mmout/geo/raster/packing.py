@@ -17,16 +17,16 @@ class Packing:
     said_by: str = ""
     """Source of scale and offset as shown in messages, such as "its tags"."""
     applied: bool = False
-    """Whether readers of this file format usually apply scale and offset, as for NetCDF."""
+    """Whether scale and offset are usually applied when files of this format are read, for example NetCDF files."""
     shift: int = 0
-    """Integer to add to the stored numbers of the band if scale and offset are not applied.
+    """Integer to add to the band's stored numbers if scale and offset are not applied.
 
-    It is -1000 for Sentinel-2 products since 2022, which store all numbers increased by 1000."""
+    Sentinel-2 products since 2022 store all numbers increased by 1000. Their shift is -1000."""
 
     doubt: str = ""
     """Warning to the user that the scale or offset is uncertain, with the reason. Empty if nothing is uncertain."""
 
     @property
     def told(self) -> bool:
-        """Whether a scale other than 1 or an offset other than 0 is stated, so that the numbers must be converted."""
+        """Whether the file or product tells a scale other than 1 or an offset other than 0."""
         return (self.scale, self.offset) != (1.0, 0.0)

@@ -19,9 +19,10 @@ _UNPACKED: Final = frozenset({"netCDF", "HDF5", "HDF5Image"})
 
 
 def packing_of_tags(gdal: GdalMetadata, count: int) -> tuple[Packing, ...]:
-    """Return the scale and offset of each band of a TIFF, from GDAL's tags, else from CF attributes.
+    """Return the scale and offset of each band, read from the GDAL metadata in a TIFF's tags.
 
-    HLS products state them by CF attributes. The result is empty if neither scale nor offset changes the numbers.
+    If GDAL's own scale and offset are missing, CF attributes are read instead, as HLS products have them. The result is
+    empty if neither scale nor offset changes the numbers.
     """
     if gdal.scales or gdal.offsets:
         packings = [

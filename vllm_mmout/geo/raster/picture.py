@@ -49,10 +49,10 @@ class DeclaredSize:
     itemsize: int
     """Bytes of one value."""
     at_once: int
-    """Memory in bytes to decode the largest part that is decoded at once.
+    """Memory in bytes needed to decode the largest part of the file that is decoded at once.
 
-    The part is a strip or tile of a TIFF, a tile of a JPEG 2000, a block of a Zarr store, or any other picture as a
-    whole."""
+    A part is a strip or tile of a TIFF, a tile of a JPEG 2000 or a block of a Zarr store. Any other picture is a
+    single part."""
 
     @property
     def pixels(self) -> int:
@@ -136,9 +136,10 @@ def picture_colours(count: int) -> tuple[str | None, ...]:
 
 
 def _exif_orientation(image: Image.Image) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return facts about the EXIF orientation of a loaded picture: a metadata item, and a notice for the user.
+    """Return the EXIF orientation of a loaded picture, as (metadata items, notices to the user).
 
-    Pillow turns a TIFF upright when it loads it, and removes the orientation.
+    Both are empty if the picture is upright or its EXIF data is damaged. Pillow turns a TIFF upright when it loads it,
+    and removes the orientation.
     """
     try:
         orientation = image.getexif().get(ORIENTATION_TAG)
@@ -148,7 +149,7 @@ def _exif_orientation(image: Image.Image) -> tuple[dict[str, str], tuple[str, ..
 
 
 def _check_size(image: Image.Image, name: str) -> None:
-    """Raise InputError if a picture exceeds Pillow's limit, which is twice the size that Pillow warns about."""
+    """Raise InputError if a picture has more pixels than Pillow allows: twice ``PIL.Image.MAX_IMAGE_PIXELS``."""
     width, height = image.size
     most = Image.MAX_IMAGE_PIXELS
     if most is not None and height * width > 2 * most:
@@ -205,7 +206,10 @@ def declared_picture(head: bytes, file: SharedFile) -> DeclaredSize | None:
 
 
 def _of_webp(head: bytes, file: SharedFile) -> DeclaredSize:
-    """Read the size that a WebP declares, without Pillow, which would read the whole file and allocate its pixels."""
+    """Read the size that the header of a WebP file declares.
+
+    Pillow is not used, since it would read the whole file and allocate its pixels.
+    """
     size = coded_size(head)
     if size is None:
         raise _damaged(file.name, f"it begins with {head[12:16]!r}")

@@ -64,7 +64,10 @@ def cut(
 
 
 def _is_contiguous(offsets: NDArray[np.int64], counts: NDArray[np.int64], size: int, total: int) -> bool:
-    """Return whether the strips of each plane are adjacent in the file and have equal size, except the last."""
+    """Return whether the strips of each plane follow each other in the file without gaps.
+
+    Every strip of a plane, except the last strip, must have ``size`` bytes.
+    """
     others, last = counts[:, :-1], counts[:, -1]
     stored = bool(offsets.all()) and bool((others == size).all()) and bool((others.sum(axis=1) + last >= total).all())
     return stored and bool((np.diff(offsets, axis=1) == size).all())

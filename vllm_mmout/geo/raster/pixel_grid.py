@@ -54,7 +54,7 @@ class PixelGrid:
         return extent((a * cols + b * rows + c, d * cols + e * rows + f))
 
     def window(self, border: Points, steps: int = 1) -> Window | None:
-        """Return the window that encloses the pixels inside a closed ring, or None if the ring covers no pixel.
+        """Return the window around the pixels inside the closed ring ``border``, or None if no pixel is inside.
 
         Args:
             border: points of the ring, in the raster's coordinates.
@@ -85,7 +85,7 @@ class PixelGrid:
         return (e * x - b * y) / area, (a * y - d * x) / area
 
     def _rounding(self) -> float:
-        """Return the tolerance of positions in pixels, including the floating-point error of large coordinates."""
+        """Return the tolerance, in pixels, for rounding errors of positions. Large coordinates increase it."""
         a, b, _, d, e, _ = self.transform
         pixel = abs(a * e - b * d) / max(math.hypot(a, d), math.hypot(b, e))
         return _ROUNDING + 4 * float(np.spacing(max(map(abs, self.extent)))) / pixel
@@ -134,7 +134,7 @@ def clip_polygon(points: Points, box: Box) -> Points | None:
 
 
 def _cut_polygon(corners: NDArray[np.float64], distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cut a polygon along a straight line. Return the corners of the part with ``distances`` of at least 0.
+    """Cut a polygon along a straight line. Return the corners of the part on the line's positive side.
 
     Args:
         corners: corners of the polygon, [n, 2].
@@ -153,7 +153,7 @@ def _cut_polygon(corners: NDArray[np.float64], distances: NDArray[np.float64]) -
 
 
 def _span(low: float, high: float, length: int, tolerance: float) -> tuple[int, int] | None:
-    """Return the first pixel and the number of pixels between two positions on an axis, or None if all are outside.
+    """Return the pixels between two positions on an axis, as (first, count). Return None if all are off the axis.
 
     The axis has ``length`` pixels. A pixel that is covered by less than ``tolerance`` does not count.
     """
@@ -170,8 +170,8 @@ TURN = 360.0
 """Degrees after which longitudes repeat."""
 _EARTH: Box = (-TURN / 2, -90.0, TURN / 2, 90.0)
 _MARGIN = 0.05
-"""Fraction of a raster's width and height that is added to its extent on each side before a bounding box is clipped to
-it."""
+"""Margin on each side of a raster's extent, as a fraction of the extent's width or height. Geographic boxes are clipped
+to the extent with this margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class BoxSystem:
         return [window for window in windows if window is not None]
 
     def extent(self) -> Box:
-        """Return the raster's extent in the CRS of this converter's boxes. Return the whole Earth if that fails."""
+        """Return the raster's extent in the CRS of the boxes. Return the whole Earth if PROJ cannot convert it."""
         if self.systems is None:
             return self.grid.extent
         there, own = self.systems
@@ -262,7 +262,7 @@ def text(box: Box) -> str:
 
 
 def _bounded(points: Points, other: Box) -> Points:
-    """Clip points to the box ``other`` widened by twice its size, since distant coordinates lose precision."""
+    """Clip points to the box ``other`` enlarged fivefold. Coordinates far outside this box would lose precision."""
     wide, high = 2 * (other[2] - other[0]), 2 * (other[3] - other[1])
     x, y = points
     return x.clip(other[0] - wide, other[2] + wide), y.clip(other[1] - high, other[3] + high)

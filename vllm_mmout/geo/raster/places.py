@@ -9,7 +9,7 @@ from vllm_mmout.geo.raster.formats import in_bucket, is_zarr
 
 
 class BucketPath(PurePosixPath):
-    """Address of an object or folder in a bucket that behaves like a path. ``str()`` returns ``s3://bucket/key``."""
+    """Path-like address of an object or folder in a bucket. ``str()`` returns ``s3://bucket/key``."""
 
     def __str__(self) -> str:
         """Return the address, such as ``s3://bucket/key``."""

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Copy: TypeAlias = "tuple[int, slice, slice | NDArray[np.intp]]"
-"""Pixels to copy along one axis from a tile of the next finer level to a tile of an overview. The tuple is (index of
-the overview's tile, slice to fill in this tile, indices of the pixels to copy)."""
+"""Pixels to copy to an overview tile along one axis: (index of the tile, slice of the tile to fill, source indices).
+
+The source is a tile of the next finer level."""
 
 
 class PyramidLevel:
@@ -23,11 +24,9 @@ class PyramidLevel:
         self.starts = np.zeros([-(-length // tile_side) for length in size], np.int64)
         self.sizes = np.zeros_like(self.starts)
         self._unfinished: dict[tuple[int, int], tuple[NDArray[Any], int]] = {}
-        """Maps (row, column) of each unfinished tile to its pixels so far and its number of missing pixels."""
+        """Maps (row, column) of each unfinished tile to (pixels of the tile, number of pixels not yet written)."""
         self._copies = [_copies(*lengths, tile_side) for lengths in zip(size, finer_size, strict=True)]
-        """Pixels to copy from the next finer level: a list for each row of tiles, and a list for each column of tiles.
-
-        `_copies` returns the lists."""
+        """Results of the function `_copies` for the two axes: first for rows, then for columns."""
 
     def tiles_to_fill(
         self, finer_tile: tuple[int, int], pixels: NDArray[Any]
@@ -56,9 +55,9 @@ class PyramidLevel:
 
 
 def _copies(length: int, finer_length: int, side: int) -> list[list[_Copy]]:
-    """Return the pixels to copy to an overview along one axis: a list for each tile of the next finer level.
+    """Return which pixels an overview copies along one axis. Item i lists the copies from tile i of the finer level.
 
-    Each item of a list says what one tile of the overview copies from the finer tile. ``length``, ``finer_length`` and
+    Each copy says what one tile of the overview copies from the finer tile. ``length``, ``finer_length`` and
     ``side`` are sizes in pixels: of the overview, of the finer level, and of a tile.
     """
     nearest = _nearest(length, finer_length)

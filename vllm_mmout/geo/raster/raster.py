@@ -30,9 +30,9 @@ class Window:
     """Rectangle of a raster, in pixels."""
 
     row: int
-    """First row, counted from 0 at the top."""
+    """First row of the window, counted from 0 at the raster's upper edge."""
     col: int
-    """First column, counted from 0 at the left."""
+    """First column of the window, counted from 0 at the raster's left edge."""
     height: int
     width: int
 
@@ -139,13 +139,13 @@ class RasterFacts:
     colours: tuple[str | None, ...] = ()
     """Colour of each band, such as "red" or "nir", as the file states it. Empty if the file states none."""
     days: tuple[date | None, ...] = ()
-    """Acquisition day (UTC) of each band. Empty if the file does not state a day for each band.
+    """Acquisition day (UTC) of each band. Empty if the file does not state the days band by band.
 
-    The metadata or the name of the file may then state one day for all bands."""
+    A single day for all bands, stated by the metadata or the file name, is not included."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All metadata fields with their values, by field name, to create another raster with the same metadata."""
+        """Metadata of the raster as keyword arguments, for creating another raster with the same metadata."""
         return {each.name: getattr(self, each.name) for each in fields(RasterFacts)}
 
 
@@ -211,7 +211,10 @@ class Raster(RasterFacts):
         )
 
     def without_alpha(self) -> Raster:
-        """Return the raster without its alpha band, unless alpha is the only band. ``mask`` is kept."""
+        """Return the raster without its alpha band. Return the raster itself if alpha is its only band.
+
+        The mask of valid pixels is kept.
+        """
         if self.alpha is None or self.bands == 1:
             return self
         return self.select([band for band in range(1, self.bands + 1) if band != self.alpha])

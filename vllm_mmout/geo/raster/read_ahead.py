@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.segments import Place, Segments
 
 _AHEAD = 2**23
-"""Number of bytes of a remote file to request ahead of the decoder. It is smaller than the file's cache, because the
-cache also holds the strips or tiles that are being decoded."""
+"""Number of bytes of a remote file to request before the decoder needs them.
+
+The file's cache is larger, because it also holds the strips or tiles that are being decoded."""
 _TOGETHER = 2**21
 """Number of bytes to collect before they are requested, so that adjacent strips or tiles share a request."""
 _TASKS = 256
-"""Largest number of decoding tasks to fetch bytes for in advance. It applies even if the tasks need few bytes."""
+"""Largest number of decoding tasks whose bytes are requested ahead of time, even if the tasks need few bytes."""
 _GAP, _LONGEST = 2**14, 2**21
 """Limits in bytes for reading several strips or tiles by one request. ``_GAP`` is the largest gap between two strips or
 tiles. A request of at least ``_LONGEST`` bytes is not extended."""
@@ -31,10 +32,9 @@ class ReadAhead:
         self._segments = segments
         self._next = self._request_groups(tasks)
         self._waiting: deque[tuple[int, int]] = deque()
-        """Groups of consecutive decoding tasks whose strips or tiles have been requested ahead of time.
+        """Queue of the task groups whose bytes have been requested ahead of time.
 
-        An item is (index of the first task after the group, number of requested bytes). A group is removed when a task
-        after the group begins."""
+        An item is (index of the first task after the group, number of requested bytes)."""
         self._bytes = 0
 
     def begin(self, task: int) -> None:

@@ -35,7 +35,7 @@ class SegmentedImage(Protocol):
         """Return the window of the image that the segment (strip or tile) at ``place`` covers."""
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return the stored bytes of each strip or tile, or None for each that the file does not store.
+        """Return the stored bytes of strips or tiles. The item for a strip or tile missing in the file is None.
 
         The bytes are valid until ``scratch`` is used by the next call.
         """

@@ -29,14 +29,14 @@ class OpenSegments(OpenRaster):
 
     @abstractmethod
     def _image(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]]:
-        """Return an image that stores the bands ``places``, and the index of each of these bands in that image.
+        """Return the image that stores the bands with the indices ``places``, and each band's index in that image.
 
         ``places`` are indices of the raster's bands, from 0, without repetition.
         """
 
     @abstractmethod
     def _masks(self, places: Sequence[int]) -> tuple[SegmentedImage, Sequence[int]] | None:
-        """Return an image whose bands are masks, and the indices of the masks that apply to the bands ``places``.
+        """Return an image whose bands are masks, and the indices of the masks for the band indices ``places``.
 
         A pixel is valid where all these masks are not 0. Return None if the raster has no masks.
         """
@@ -58,7 +58,10 @@ class OpenSegments(OpenRaster):
     def _read_masks(
         self, windows: Sequence[Window], bands: Sequence[int], *, masked: bool
     ) -> Generator[NDArray[np.bool_] | None, None, None]:
-        """Yield the valid pixels of each window as bool [height, width], or None if the image does not have masks."""
+        """Yield the validity mask, bool [height, width], of each window. Yield None for each window without a mask.
+
+        If ``masked`` is False, masks are not read, and all windows get None.
+        """
         image = self._masks(bands) if masked else None
         if image is None:
             yield from repeat(None, len(windows))

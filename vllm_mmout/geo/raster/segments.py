@@ -49,7 +49,7 @@ DECODER_ERRORS = (
     struct.error,
     zlib.error,
 )
-"""Exceptions that tifffile and its codecs raise for damaged data. The errors of imagecodecs are RuntimeErrors."""
+"""Exceptions that tifffile and its codecs raise for damaged data. The imagecodecs library raises RuntimeError."""
 
 # tifffile warns about every positive nodata of signed integers. The tag is parsed in this package, so hide the warning.
 logging.getLogger("tifffile").addFilter(lambda record: "GDAL_NODATA" not in record.getMessage())
@@ -58,17 +58,17 @@ _LARGEST = 512 * 2**20
 """Largest accepted size of a strip or tile in decoded bytes, since it is held in memory as a whole."""
 _OFFSET_TAGS = (273, 279, 324, 325)
 _WITHOUT_SIZE = {48124, 65000, 65001, 65002}
-"""TIFF compressions whose data does not state the size of the picture. Cameras and microscopes use them.
+"""TIFF compressions, used by cameras and microscopes, whose data does not state the size of the picture.
 
-Their decoders take the size from the TIFF tags."""
+The decoders take the size from the TIFF tags."""
 _CODED = frozenset({int(code) for code in tifffile.TIFF.IMAGE_COMPRESSIONS} - _WITHOUT_SIZE | {34887})
 """TIFF compressions that store each strip or tile as a picture with its own header, such as JPEG.
 
 The size in that header is checked before decoding, since decoders allocate memory for it."""
 _ROOM = 2**22
-"""Number of pixel values that is accepted in the header of a compressed strip or tile, whatever size the TIFF states.
+"""Limit on the number of pixel values that the header of a compressed strip or tile may state.
 
-A larger number is accepted only up to several times the number of values that a strip or tile has in the TIFF."""
+The limit is higher for large strips or tiles."""
 
 
 class UnknownStorageError(InputError):
@@ -126,11 +126,14 @@ class Segments:
         return Window.of_block(*place[1:], self.block, (self.height, self.width))
 
     def stored(self, places: Iterable[Place]) -> list[tuple[int, int]]:
-        """Return the file offset and byte count of each strip or tile, or (0, 0) if the file does not store it."""
+        """Return the file offset and byte count of each strip or tile.
+
+        Both are 0 for a strip or tile that the file does not store.
+        """
         return [(int(self._offsets[place]), int(self._counts[place])) for place in places]
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> list[memoryview | None]:
-        """Return the stored bytes of each strip or tile, or None for each that the file does not store.
+        """Return the stored bytes of strips or tiles. The item for a strip or tile missing in the file is None.
 
         If all strips or tiles follow each other in the file, they are read at once.
         """
@@ -184,9 +187,9 @@ class Segments:
         return pixels
 
     def _check_size(self, data: bytes) -> None:
-        """Check the size that is stated in the header of a compressed strip or tile.
+        """Check that the header of a compressed strip or tile states a plausible size. Raise ValueError otherwise.
 
-        Raise ValueError if the size is missing, or far larger than the size of a strip or tile in the TIFF.
+        A size that is far larger than the size of a strip or tile in the TIFF is not plausible.
         """
         size = coded_size(self._options.get("jpegheader", b"") + data)
         if size is None or not size[2]:

@@ -45,7 +45,7 @@ def read_windows(
 def read_blocks(
     segments: SegmentedImage, windows: Sequence[Window], bands: Sequence[int], slots: Slots
 ) -> Generator[NDArray[Any], None, None]:
-    """Yield arrays [windows, bands, height, width] with the pixels of ``slots.count`` consecutive windows each.
+    """Yield the pixels of ``windows`` in arrays [windows, bands, height, width] of ``slots.count`` windows each.
 
     If a window cannot be read, raise the error in place of its array, with the index of the window as ``tile``.
     """
@@ -61,9 +61,9 @@ class _Task:
     index: int
     """Index of this decoding task, in the order of start, from 0."""
     first_block: int
-    """Start of the range of `Block` indices that this task copies pixels to. A `Block` is an array of windows."""
+    """Index of the first `Block` (array of windows) that this task may copy pixels to."""
     end_block: int
-    """End (exclusive) of the range of `Block` indices that this task copies pixels to."""
+    """Index after the last `Block` (array of windows) that this task may copy pixels to."""
     places: Sequence[Place]
     """Strips or tiles to decode, vertically adjacent in the image."""
     area: Window
@@ -71,8 +71,7 @@ class _Task:
 
 
 _RunsAndBlocks: TypeAlias = "Sequence[tuple[Run, Block]]"
-"""Sequence of pairs: a `Run` of windows that need pixels from a decoding task, and the `Block` (array) that holds the
-pixels of these windows."""
+"""Pairs of a `Run` (consecutive windows) and its `Block` (array for the windows' pixels), for one decoding task."""
 
 
 class _Reader:
@@ -202,9 +201,9 @@ class _Reader:
             self._scratches.append(scratch)
 
     def _take_task(self) -> tuple[_Task, _RunsAndBlocks] | None:
-        """Return the next task and the windows that need it, or None if the thread that calls this must stop decoding.
+        """Return the next task and the windows that need it. Return None if the calling thread must stop decoding.
 
-        It must stop if no task is left, or if the limit for decoding ahead of the caller is reached.
+        The thread must stop if no task is left, or if the limit for decoding ahead of the caller is reached.
         """
         with self._lock:
             task = self._next
@@ -288,7 +287,7 @@ _READERS: set[_Reader] = set()
 
 
 def _layers(bands: Sequence[int], planes: int) -> dict[int, list[tuple[slice, slice]]]:
-    """Map each needed plane to the slices of bands to copy, as pairs (bands of the output, bands of a strip or tile).
+    """Return, for each plane to read, the bands to copy: pairs of slices (output bands, bands of a strip or tile).
 
     A plane has several pairs if the bands to copy are not adjacent in the strip or tile.
     """

@@ -32,11 +32,11 @@ class Pam:
     place: Georeference = field(default_factory=Georeference)
     """Georeference that the PAM file states, or an empty `Georeference` if the file does not state any."""
     nodata: Mapping[int, str] = field(default_factory=dict)
-    """Nodata value of each band as text. The keys are band numbers from 1."""
+    """Nodata value of each band, stored as text. The keys are band numbers from 1."""
     scales: Mapping[int, str] = field(default_factory=dict)
     """Scale factor of each band as text, such as "0.0001". The keys are band numbers from 1."""
     offsets: Mapping[int, str] = field(default_factory=dict)
-    """Offset of each band as text, added after scaling. The keys are band numbers from 1."""
+    """Offset of each band, stored as text. An offset is added after scaling. The keys are band numbers from 1."""
 
 
 def read_pam(file: SharedFile | None, raster: str) -> Pam:

@@ -70,7 +70,7 @@ _BYTES = {2: 1, 7: 1, 5: 8, 10: 8}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Type of a TIFF tag's value, and its position in the file."""
+    """Directory entry of a TIFF tag: the type, position and size of the tag's value in the file."""
 
     dtype: int
     """Code of the value's type, as TIFF defines it."""
@@ -228,16 +228,17 @@ class GdalMetadata:
     descriptions: Mapping[int, str] = field(default_factory=dict)
     """Description of each band, by band index from 0."""
     band_items: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """Metadata items of each band, by band index from 0, apart from description, unit, colour, scale and offset."""
+    """Metadata items of each band, by band index from 0. Description, unit, colour, scale and offset are stored in
+    separate fields."""
     units: Mapping[int, str] = field(default_factory=dict)
     """Unit of the values of each band (GDAL's "unit type"), by band index from 0."""
     colours: Mapping[int, str] = field(default_factory=dict)
-    """Colour interpretation of each band, such as "Undefined" or "Alpha", by band index from 0. It takes precedence
-    over TIFF's own tags."""
+    """Colour interpretation of each band, such as "Undefined" or "Alpha", by band index from 0. These colours take
+    precedence over TIFF's own tags."""
     scales: Mapping[int, str] = field(default_factory=dict)
     """Scale factor of each band as text, such as "0.0001". The keys are band indices from 0."""
     offsets: Mapping[int, str] = field(default_factory=dict)
-    """Offset of each band as text, added after scaling. The keys are band indices from 0."""
+    """Offset of each band, stored as text. An offset is added after scaling. The keys are band indices from 0."""
 
     @classmethod
     def from_xml(cls, xml: str) -> GdalMetadata:

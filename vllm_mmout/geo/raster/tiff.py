@@ -103,7 +103,7 @@ def first_of(images: int) -> str:
 
 
 def _is_further_image(other: Directory, first: Directory, file: BinaryIO) -> bool:
-    """Return whether the directory ``other`` is an image (not a mask or overview) of the same size as ``first``."""
+    """Return whether the TIFF directory ``other`` holds an image as large as ``first``, and no mask or overview."""
     kind = int(other.number(file, _SUBFILE_TYPE) or 0)
     sizes = [(each.number(file, _HEIGHT), each.number(file, _WIDTH)) for each in (other, first)]
     return not kind & (_OVERVIEW | _MASK_OF_FULL_SIZE) and sizes[0] == sizes[1]
@@ -140,7 +140,7 @@ class _Mask:
     """True if the mask file has one mask for each band of the raster, False if one mask applies to all bands."""
 
     def bands(self, places: Sequence[int], alpha: int | None) -> list[int]:
-        """Return the indices (from 0) of the masks for the bands ``places``. Leave out the mask of the alpha band.
+        """Return the indices (from 0) of the masks for the band indices ``places``. Skip the mask of the alpha band.
 
         The result is [0] if all bands share one mask, or if only the alpha band is given.
         """
@@ -177,7 +177,7 @@ class _OpenTiff(OpenSegments):
 
 @contextmanager
 def _parsed_by_tifffile(file: SharedFile) -> Iterator[tifffile.TiffFile]:
-    """Yield a TIFF parsed by tifffile. Raise InputError if the TIFF is damaged. If reading fails, raise that error."""
+    """Yield a TIFF parsed by tifffile. Raise InputError if parsing fails, or ``file.failure`` if reading fails."""
     file.seek(0)
     try:
         with tifffile.TiffFile(cast("BinaryIO", file)) as tiff:
@@ -227,7 +227,7 @@ def _colours(page: tifffile.TiffPage, gdal: GdalMetadata, count: int) -> tuple[s
 
 
 def _mask(tiff: tifffile.TiffFile, image: Segments, file: SharedFile) -> Segments | None:
-    """Return the validity mask that GDAL stores in another directory of the TIFF (GDAL RFC 15), or None."""
+    """Return the validity mask stored as a further image of the TIFF (GDAL RFC 15), or None if the mask is missing."""
     for number in range(1, len(tiff.pages)):
         page = _page(tiff, number)
         same_size = (page.imagelength, page.imagewidth) == (image.height, image.width)

@@ -22,7 +22,7 @@ Pillow expects the channels a and b as signed bytes. ICCLab stores them as unsig
 _CMYK: Final = 1
 """Value of the TIFF tag InkSet for cyan, magenta, yellow and black."""
 InRgb: TypeAlias = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
-"""Function that converts pixels to RGB, both as uint8 [rows, columns, 3]."""
+"""Function that converts pixels to RGB. Input and result are uint8 [rows, columns, 3]."""
 
 
 def left_to_gdal(page: tifffile.TiffPage) -> str:

@@ -36,7 +36,7 @@ class Unpacking:
 
     @classmethod
     def of(cls, packing: Packing, *, by_file: bool) -> Unpacking:
-        """Create the conversion of a band's stored numbers to measured values from the band's ``packing``.
+        """Create the conversion of a band to measured values, with the scale, offset or shift in ``packing``.
 
         The conversion uses scale and offset if ``by_file`` is set or ``packing`` applies them by default, else the
         integer shift.

@@ -55,7 +55,10 @@ def no_image(head: bytes, name: str, raw: GdalFormat | None = None) -> InputErro
 
 
 def looks_like(head: bytes) -> str:
-    """Guess the format of an unreadable file from its first bytes. Return it as text, with a remedy where possible."""
+    """Guess the likely format of an unreadable file from its first bytes. Return a phrase such as "a PDF".
+
+    The phrase also contains a remedy if one is known.
+    """
     words = _by_signature(head)
     if words is not None:
         return words

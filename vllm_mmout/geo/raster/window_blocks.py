@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from vllm_mmout.geo.raster.raster import Window
 
 _REACH = 2**29
-"""Largest total size, in bytes, of the consecutive window arrays (`Block`) that share one decoding of a strip or tile.
-For the arrays after that, the strip or tile is decoded again."""
+"""Largest total size, in bytes, of the consecutive window arrays (`Block`) that reuse a decoded strip or tile. Later
+arrays decode the strip or tile again."""
 
 Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]"
 """Function like `numpy.empty`: takes a shape and a dtype, returns an uninitialized array."""
@@ -118,8 +118,8 @@ class Failure:
     window_index: int
     """Index of the failed window among all windows that are read."""
     task_index: int
-    """Index of the decoding task that failed, by order of start. If several tasks of a window fail, the lowest index is
-    kept."""
+    """Index of the failed decoding task, counted from 0 for the task that started first. If several tasks of a window
+    fail, this is the lowest of their indices."""
     error: Exception
 
 
@@ -137,7 +137,7 @@ class Block:
         self._first = first
 
     def fail(self, run: Run, area: Window, task_index: int, error: Exception) -> None:
-        """Record ``error`` for the windows of ``run`` that overlap ``area``, where decoding failed.
+        """Record that decoding ``area`` failed with ``error``, for the windows of ``run`` that overlap ``area``.
 
         Only the error of the first affected window is kept. ``task_index`` is the index of the decoding task.
         """
@@ -184,7 +184,9 @@ class Block:
 
 
 class Blocks:
-    """Arrays for decoded pixels, each for several windows. An array is allocated when it is first filled.
+    """Collection of `Block` arrays. Each array holds the decoded pixels of several windows.
+
+    An array is allocated at its first use.
 
     Args:
         windows: all windows to read, in order.
@@ -205,17 +207,16 @@ class Blocks:
         """Start of each run of evenly spaced windows, int64 [runs, 3]: its block index, first row and first column."""
         edges = [(run.block_index + 1, run.window.row + run.window.height, run.end) for run in self.runs]
         self._stops = np.array(edges, np.int64).reshape(-1, 3)
-        """End of each run of evenly spaced windows, int64 [runs, 3]: the index after its block, the row after its last
-        row, and the column after its last column."""
+        """End (exclusive) of each run of evenly spaced windows, int64 [runs, 3]: block index, row and column."""
         self.ends = self._all_ends()
-        """Index, for each block of windows, of the first later block that decodes the same strips or tiles again. The
-        blocks before that index share the decoded pixels."""
+        """List that gives, for each block of windows, the index of the first later block that must decode the same
+        strips or tiles again."""
 
     def __len__(self) -> int:
         return self._number
 
     def opened(self, number: int) -> Block:
-        """Return the block ``number``, an array for several windows. Its array is allocated at the first call."""
+        """Return the `Block` with the index ``number``. Allocate the block's array at the first call."""
         if (block := self._open.get(number)) is None:
             array = self._slots.empty(self._shape(number), self._dtype)
             self._open[number] = block = Block(array, number * self._slots.count)

@@ -50,7 +50,7 @@ class OpenRaster(RasterFacts, ABC):
     grey. None if the pixel values are displayed unchanged."""
 
     interleaved: bool = False
-    """True if the file stores the bands of a pixel side by side, so that reading into such arrays is fastest."""
+    """True if the file stores the bands of a pixel side by side. Arrays with this layout are then filled fastest."""
 
     closed = False
     """Whether ``close()`` was called."""
@@ -66,7 +66,7 @@ class OpenRaster(RasterFacts, ABC):
             )
 
     def told(self, **facts: Any) -> Self:
-        """Set fields of this raster to facts that the caller knows, such as ``nodata=0``, and return this raster."""
+        """Set fields of this raster to values told by the caller, such as ``nodata=0``, and return this raster."""
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         return self
@@ -252,7 +252,7 @@ class OpenView(OpenRaster):
         return self._raster.decoded
 
     def close(self) -> None:
-        """Close this raster and the raster that it computes its pixels from. May be called repeatedly."""
+        """Close this view and the underlying raster. May be called repeatedly."""
         super().close()
         self._raster.close()
 

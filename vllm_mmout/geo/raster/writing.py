@@ -71,7 +71,10 @@ class GeoTiffBlocks:
         self._written.add((row, col))
 
     def finish(self, **metadata: Unpack[RasterMetadata]) -> Path:
-        """Write the finished GeoTIFF under a temporary name in the folder. Return its path for the caller to rename."""
+        """Write the GeoTIFF from all blocks under a temporary name. Return the path of the GeoTIFF.
+
+        The GeoTIFF is in the folder ``folder``. The caller must rename the file.
+        """
         if not self._forget.alive:
             raise SaveError("the raster was finished or discarded before")
         rows, cols = self._grid
@@ -199,7 +202,10 @@ def _open_store(
 
 @contextmanager
 def _pixels_written(store: CompressedTiles | PixelsFile, pixels: NDArray[Any]) -> Iterator[None]:
-    """Write all pixels [bands, height, width] to ``store``, which is deleted when the ``with`` block ends."""
+    """Write all pixels [bands, height, width] to the temporary storage ``store``.
+
+    Delete the temporary storage when the ``with`` block ends.
+    """
     try:
         side = block_limit(len(pixels))
         for row, col in product(range(0, pixels.shape[1], side), range(0, pixels.shape[2], side)):
@@ -216,7 +222,10 @@ def _create_private(path: Path) -> str:
 
 
 def _remove(store: CompressedTiles | PixelsFile, path: Path, process: int) -> None:
-    """Delete the files of a raster, unless this is a fork of the process ``process``, which created them."""
+    """Delete a raster's files, but only in the process with the id ``process``, which created the files.
+
+    A fork of that process does not delete the files.
+    """
     if os.getpid() == process:
         store.discard()
         with suppress(OSError):

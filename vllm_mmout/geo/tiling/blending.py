@@ -159,9 +159,10 @@ def _known(part: Contribution, bands: slice, nodata: float | None) -> NDArray[np
 
 
 def _fallback(parts: Sequence[tuple[Contribution, NDArray[Any], NDArray[np.bool_]]]) -> NDArray[Any]:
-    """Return, for each pixel, the value of the first tile whose mask ``valid`` is True at that pixel.
+    """Return fallback values, used for pixels where the values of all tiles are missing (nodata, NaN).
 
-    It is used for pixels where the values of all tiles are missing.
+    The fallback value of a pixel is the value of the first tile whose mask ``valid`` is True at the pixel, or of the
+    last tile if no mask is True.
     """
     fallback = parts[-1][1]
     for part, values, _ in reversed(parts):

@@ -33,7 +33,7 @@ class TileGrid:
     width: int
     """Width of the scene in pixels."""
     tile: int
-    """Height of a tile in pixels, also its width if ``tile_width`` is None."""
+    """Height of a tile in pixels. The width is the same if ``tile_width`` is None."""
     overlap: int = 0
     """Minimum number of pixels that neighbouring tiles share, at most half a tile."""
     edge: Literal["shift", "pad"] = "shift"
@@ -41,9 +41,9 @@ class TileGrid:
     tile_width: int | None = None
     """Width of a tile in pixels. If None, tiles are square."""
     patch: int = 1
-    """Side in pixels of a square patch. The model makes one output pixel for each patch. 1 for a model without patches.
+    """Side of a square patch in pixels, 1 for a model without patches. The model makes one output pixel for each patch.
 
-    Tiles begin at multiples of this side. Patches at the lower or right edge may reach beyond the scene."""
+    Tiles begin at multiples of the side. Patches at the lower or right edge may reach beyond the scene."""
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:
@@ -116,7 +116,7 @@ class TileGrid:
         return height - window.height, width - window.width
 
     def groups(self, columns: int) -> Iterator[list[int]]:
-        """Yield groups of tile indices in reading order. Each group lists the tiles of adjacent columns row by row.
+        """Yield the tiles in groups of ``columns`` adjacent columns of tiles. A group lists tile indices row by row.
 
         Args:
             columns: number of columns of tiles in a group. The last group may have fewer.
@@ -172,7 +172,7 @@ class Axis:
     """Consecutive intervals of rows (or columns) that divide the result along this axis. All pixels of an interval are
     covered by the same tiles."""
     spans: tuple[range, ...]
-    """Range of interval indices for each tile. The tile has a positive blending weight in these intervals."""
+    """Indices of the intervals where a tile has a positive blending weight, as a range for each tile."""
     covers: tuple[int, ...]
     """Number of tiles that have a positive blending weight in each interval of the axis."""
     weights: tuple[NDArray[np.float64], ...]
@@ -199,16 +199,17 @@ class Axis:
         return cls(tuple(starts), tuple(slice(*cut) for cut in pairwise(cuts)), spans, tuple(covers), tuple(weights))
 
     def within(self, tile: int, interval: int) -> slice:
-        """Return the part of a tile within an interval of the axis, as a slice.
+        """Return the slice of a tile that is within an interval. The slice counts from the first pixel of the tile.
 
-        The slice counts from the tile's first pixel.
+        ``tile`` and ``interval`` are indices.
         """
         pixels, start = self.intervals[interval], self.starts[tile]
         return slice(pixels.start - start, pixels.stop - start)
 
 
 Cell: TypeAlias = tuple[int, int]
-"""Rectangle of the result where the same tiles overlap: (index of its row interval, index of its column interval)."""
+"""Rectangle of the result where the same tiles overlap. The two numbers are the indices of its row interval and its
+column interval in `Axis.intervals`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,7 @@ class Plan:
         return cell if len(down) == len(across) == 1 and self.covers(cell) == 1 else None
 
     def covers(self, cell: Cell) -> int:
-        """Return the number of tiles that have a positive blending weight in the rectangle ``cell`` of the result."""
+        """Return how many tiles cover the rectangle ``cell`` of the result with a positive blending weight."""
         return self.rows.covers[cell[0]] * self.cols.covers[cell[1]]
 
     def place(self, cell: Cell) -> tuple[int, int, int, int]:

@@ -31,8 +31,8 @@ class WaitingCorners:
         self._file: IO[bytes] | None = None
         self._end = 0
         self._unread: dict[int, int] = {}
-        """Number of polygon corners that each chunk still holds, by chunk index. A chunk that is still being filled
-        counts as full."""
+        """Number of unread corners of each chunk, by chunk index. The number is `_CHUNK` when a chunk is created,
+        although the chunk is still empty."""
         self._memory: dict[int, NDArray[np.int32]] = {}
         self._file_positions: dict[int, int] = {}
         """Position of each chunk in the temporary file, by chunk index. Positions are counted in chunks."""
@@ -47,7 +47,7 @@ class WaitingCorners:
         self.close()
 
     def close(self) -> None:
-        """Drop all stored polygon corners, and delete the temporary file that holds part of them, if any."""
+        """Drop all stored polygon corners. Delete the temporary file if it exists."""
         self._memory.clear()
         if self._file is not None:
             self._file.close()
@@ -124,7 +124,7 @@ class BorderSegments:
         self._waiting = waiting
         self._table = np.zeros((256, 3), np.int64)
         """Table with a row for each border segment. The columns are the index of the next segment (-1 if unknown), the
-        address of the first corner, and the number of corners."""
+        position of the first corner in the store `WaitingCorners`, and the number of corners."""
         self._free = np.arange(256)[::-1].copy()
         self._unused = 256
 

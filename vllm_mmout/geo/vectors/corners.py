@@ -25,11 +25,11 @@ TOUCH is set if a region may touch itself at the corner, JUNCTION if three or fo
     _EAST, _WEST, _NORTH, _SOUTH,  # the border goes straight on in this direction, and another border ends here
 ) = range(12)  # fmt: skip
 _EASTWARD = ((_NE, _NOT_SE), (_NW, _NE, _NOT_SE, _NOT_SW, _EAST))
-"""Kinds of corners on border lines that run east: (kinds at the start of a line, all kinds on a line). The region is
-above such a line."""
+"""Kinds of corners on border lines that run east, with the region above the line. The first tuple lists the kinds that
+can begin a line. The second tuple lists all kinds that can be on a line."""
 _WESTWARD = ((_SW, _NOT_NW), (_SW, _SE, _NOT_NW, _NOT_NE, _WEST))
-"""Kinds of corners on border lines that run west: (kinds at the start of a line, all kinds on a line). The region is
-below such a line."""
+"""Kinds of corners on border lines that run west, with the region below the line. The first tuple lists the kinds that
+can begin a line. The second tuple lists all kinds that can be on a line."""
 _NORTHWARD = (_NW, _SW, _NOT_SE, _NOT_NE, _NORTH)
 _SOUTHWARD = (_NE, _SE, _NOT_NW, _NOT_SW, _SOUTH)
 
@@ -49,9 +49,9 @@ class Verticals:
     """
 
     upper: NDArray[np.int32]
-    """Index of the border piece at the upper end of each vertical line. `LinkedElements` describes the pieces."""
+    """Index of the border piece at the upper end of each vertical line, as counted in `LinkedElements`."""
     lower: NDArray[np.int32]
-    """Index of the border piece at the lower end of each vertical line. `LinkedElements` describes the pieces."""
+    """Index of the border piece at the lower end of each vertical line, as counted in `LinkedElements`."""
     key: NDArray[np.int64]
     """Sort key of each vertical line. A key combines the line's column and upper row in a single integer."""
     top: NDArray[np.int32]
@@ -166,7 +166,7 @@ def _quadrants(labels: NDArray[np.int32], at: _PixelCorners) -> list[NDArray[np.
 
 
 def _kinds(labels: NDArray[np.int32], at: _PixelCorners, sides: _Sides, *, junctions: bool) -> NDArray[np.bool_]:
-    """Classify pixel corners by kind of border corner, such as a left turn. Return a mask, bool [corners, kinds].
+    """Find the kinds of border corners, such as left turns, at each pixel corner. Return a mask [corners, kinds].
 
     The kinds are in the order in which stretches end and begin at a point.
     """

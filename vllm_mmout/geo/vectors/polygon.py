@@ -26,8 +26,7 @@ class Polygons:
     pixels: NDArray[np.int64]
     """Number of pixels in each whole polygon, even if some of its rings are in another batch."""
     areas: NDArray[np.float64]
-    """Area of each whole polygon, even if some of its rings are in another batch. The areas of the polygon's pixels
-    are summed."""
+    """Area of each whole polygon, as the sum of its pixels' areas. Other batches may hold some rings of the polygon."""
     rings: NDArray[np.int64]
     """Number of rings of each polygon in this batch."""
     counts: NDArray[np.int64]
@@ -99,8 +98,8 @@ class Rings(_Columns):
     region: NDArray[np.intp]
     """Index of the region that each ring belongs to."""
     address: NDArray[np.int64]
-    """Position of each ring's first corner in the store `WaitingCorners`. A negative value, -1 - i, means that the
-    corner is not stored yet: it is item i of the array of new corners."""
+    """Position of each ring's first corner in the store `WaitingCorners`. If the corner is not stored yet, the value is
+    -1 - i, where i is the corner's index in the array of new corners."""
     count: NDArray[np.int64]
     """Number of corners of each ring."""
     hole: NDArray[np.bool_]

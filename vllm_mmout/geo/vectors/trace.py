@@ -19,9 +19,12 @@ from vllm_mmout.geo.vectors.simplify import simplified
 BLOCK = 2**17
 """Approximate number of corners in a batch of polygons."""
 BAND = 2**20
-"""Number of pixels that are traced at a time, to limit the memory. Tracing may need about 60 bytes per pixel."""
+"""Approximate number of pixels in a band, a strip of raster rows that is traced at once.
+
+Tracing may need about 60 bytes of memory per pixel."""
 BUDGET = 2**25
-"""Bytes of memory for the corners of unfinished polygons. A temporary file holds the rest."""
+"""Default memory limit, in bytes, for the corners of unfinished polygons. A temporary file stores corners beyond the
+limit."""
 
 
 def trace_polygons(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LISTED = 40
 """Maximum number of bands that an error message lists."""
 _ALIKE_LISTED = 10
-"""Maximum number of bands to list in the error message for a band name that several bands have."""
+"""Maximum number of bands that the error message for an ambiguous band name lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class BandList:
         return ", ".join(names[:_LISTED] + [f"and {len(names) - _LISTED} more"] * (len(names) > _LISTED))
 
     def __str__(self) -> str:
-        """Return the number of bands and their names as text."""
+        """Return a text with the number of bands and the names of the bands."""
         names = [
             f"{f'{number} ' * self.by_number}{band.names[0]!r}{f' ({band.file})' if band.file else ''}"
             for number, band in enumerate(self.bands, start=1)
@@ -173,7 +173,7 @@ class BandChoice:
         return own == {""} or not file_sensors or bool(own & file_sensors)
 
     def _note(self, bands: BandList, meanings: NameMeanings, places: Sequence[int]) -> None:
-        """Add a note for the user about each assumption that was made to choose the bands ``places``."""
+        """Add notes for the user about assumptions in the choice of bands. ``places`` are the chosen bands' indices."""
         if meanings.use_colours(places) and list(places) != sorted(places):
             numbers = ", ".join(str(place + 1) for place in places)
             self.noted.append(
@@ -266,7 +266,7 @@ def _band_index(band: int | str, bands: BandList) -> int:
 
 
 def _indices_by_meaning(name: str, bands: BandList) -> list[int]:
-    """Return the indices of the bands that ``name`` may mean. Return [] if its meaning depends on an unknown sensor."""
+    """Return the indices of the bands that ``name`` may mean. Return [] if possible sensors give different results."""
     index_lists = [reading.matches(0) for reading in possible_meanings((name,), bands.bands)]
     return index_lists[0] if all(places == index_lists[0] for places in index_lists) else []
 

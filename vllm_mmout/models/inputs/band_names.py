@@ -25,8 +25,8 @@ class InputBand:
     """Colour interpretation of the band in the file, such as "red". The colour identifies the band only if the band's
     names say nothing, such as "Band 1"."""
     source: Any = None
-    """File that holds the band: an open file, a path, or a description. A file that is not open yet is opened when the
-    band is chosen."""
+    """File that holds the band: an open file, a path, or a file entry of a catalogue record. A path or an entry is
+    opened when the band is chosen."""
     place: int = 0
     """Index (from 0) of the band in the file."""
     area: float = math.inf
@@ -42,8 +42,10 @@ class _BandMeaning:
     """Possible meanings of a band, such as red or narrow NIR, according to the band's names or colour."""
 
     common: frozenset[str]
-    """Common names that the band may have, such as "red", according to its own names. If its own names say nothing,
-    the file's colour interpretation is used. Empty if the meaning is unknown."""
+    """Standard names, such as "red", for the possible meanings of the band. Empty if the meaning is unknown.
+
+    The meaning follows from the band's names in the file or the model. If these names say nothing, such as "Band 1",
+    the file's colour interpretation is used."""
     keys: frozenset[str]
     """Names of the band, normalized by `band_key` so that different spellings of a name are equal."""
     by_colour: bool = False
@@ -51,9 +53,9 @@ class _BandMeaning:
     or not descriptive, such as "Band 1"."""
 
     def fits(self, other: _BandMeaning) -> bool:
-        """Return whether this band and ``other`` share a common name such as "red", and so can be the same band.
+        """Return whether this band and ``other`` can be the same band. The two bands must share a meaning, such as red.
 
-        If the common name of one is unknown, they must share a name in the file or the model instead.
+        If the meaning of either band is unknown, the two bands must share a name instead.
         """
         if self.common and other.common:
             return bool(self.common & other.common)
@@ -124,7 +126,7 @@ class NameMeanings:
         return False
 
     def nir_mismatches(self, places: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the pairs (model band, input band) of a broad and a narrow near-infrared band.
+        """Return the pairs (model band, input band) where one band is broad and the other is narrow near infrared.
 
         Both bands are indices from 0. ``places`` holds the indices of the input's bands that the model gets.
         """
@@ -132,7 +134,7 @@ class NameMeanings:
         return [(number, place) for number, place in pairs if self.model_bands[number].is_near(self.input_bands[place])]
 
     def not_understood(self, places: Sequence[int]) -> list[int]:
-        """Return each index in ``places`` of an input band whose names are not understood.
+        """Return the indices of the input bands whose names are not understood. Only bands in ``places`` are checked.
 
         Bands whose names are equal to those of the model are left out, as are bands without descriptive names.
         """
@@ -146,7 +148,10 @@ class NameMeanings:
         ]
 
     def use_colours(self, places: Sequence[int]) -> bool:
-        """Return whether any of the input's bands ``places`` is recognized only by its colour interpretation."""
+        """Return whether any chosen input band is recognized only by its colour interpretation.
+
+        ``places`` holds the indices of the chosen bands.
+        """
         return any(self.input_bands[place].by_colour for place in places)
 
 
@@ -177,9 +182,9 @@ def _colour(band: InputBand) -> tuple[str, ...]:
 
 
 def _are_only_numbered(bands: Sequence[InputBand]) -> bool:
-    """Return whether the bands are only numbered b1, b2, b3, ... or b0, b1, b2, ..., which says nothing about them.
+    """Return whether the band names only number the bands: b1, b2, b3 and so on, or b0, b1, b2 and so on.
 
-    No sensor has a band 0, so that B0 marks such a numbering too.
+    Such names do not describe the bands. No sensor has a band 0, so b0 cannot be the name of a sensor's band.
     """
     if all(band.names == (f"b{number}",) for number, band in enumerate(bands, start=1)):
         return True

@@ -22,9 +22,10 @@ _SHIFTS = re.compile(r"[0-9eE.+-]{1,32}(,[0-9eE.+-]{1,32}){0,6}")
 _NO_GRID = "@null"
 """PROJ's built-in empty grid, which needs no file. The PROJ string of EPSG:3857 contains it."""
 _PROJ_LIKE = re.compile(r"(proj|init|title|\w*grids?|file|model|step)[\s+]*=", re.IGNORECASE)
-"""Pattern of texts that PROJ may read as a PROJ string. It allows spaces and "+" before "=", which pyproj removes."""
+"""Pattern of texts that PROJ may read as a PROJ string, such as "init=epsg:4326". Spaces and "+" before the "=" also
+match, because pyproj removes them."""
 _METHOD = re.compile(r"PROJ (\w+(?: o_proj=\w+)?)", re.ASCII)
-"""Pattern of PROJ's names for projections that EPSG does not define."""
+"""Pattern of the name that PROJ gives to a projection without an EPSG code, such as "PROJ ob_tran o_proj=longlat"."""
 _REMARK = "PROJ CRS string: "
 """Prefix of a WKT remark that quotes the PROJ string from which a coordinate system was made. PROJ writes such
 remarks."""
@@ -54,7 +55,7 @@ def checked_proj_string(text: str) -> str:
 
 
 def check_words(texts: Iterable[str]) -> None:
-    """Raise CrsTextError if PROJ would read one of ``texts`` as a PROJ string that is not allowed.
+    """Raise CrsTextError if one of ``texts`` looks like a PROJ string but is not an allowed PROJ string.
 
     The texts are names and remarks in a WKT or PROJJSON, for example.
     """
@@ -138,7 +139,7 @@ def check_wkt(text: str) -> None:
 
 
 def _nodes(text: str) -> list[tuple[str, list[str]]]:
-    """Return the nodes of a WKT: each keyword, in capitals, with the quoted texts directly inside its brackets."""
+    """Return each node of a WKT as (keyword in capitals, list of the quoted texts directly inside the node)."""
     nodes: list[tuple[str, list[str]]] = []
     within: list[tuple[str, list[str]]] = []
     at, full = 0, False  # full: a value was read, so a comma or bracket must follow

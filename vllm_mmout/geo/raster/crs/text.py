@@ -77,7 +77,10 @@ def checked_text(text: str) -> str:
 
 
 def _code(text: str) -> str | None:
-    """Return "AUTHORITY:CODE[+CODE]" for a code, URN, URL or well-known name, or None for other texts."""
+    """Return the code, such as "EPSG:4326", for a code, URN, URL or well-known name. Return None for any other text.
+
+    The code of a vertical system may follow, as in "EPSG:4326+5773".
+    """
     code_match = next((match for name in _NAMES if (match := name.fullmatch(text)) is not None), None)
     if code_match is None:
         return _WELL_KNOWN.get(text.upper().replace(" ", ""))
@@ -123,9 +126,10 @@ def same_system(one: str | None, other: str | None) -> bool:
 
 
 def shown_beside(one: str, other: str) -> str:
-    """Shorten the text of a coordinate system for a message that compares it with the text ``other``.
+    """Shorten the text ``one`` so that a message can show it beside ``other``. Keep the part where the texts differ.
 
-    The result is the beginning of ``one``, followed by the part where the two texts begin to differ.
+    Both texts define coordinate systems. The result is the beginning of ``one``, followed by the part where the texts
+    begin to differ.
     """
     one, other = (re.sub(r"\s+", " ", text) for text in (one, other))
     common = next((at for at, letters in enumerate(zip(one, other, strict=False)) if letters[0] != letters[1]), 0)

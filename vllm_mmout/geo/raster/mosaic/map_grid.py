@@ -19,7 +19,7 @@ from vllm_mmout.geo.raster.raster import Window
 _STEPS = 256
 """Number of straight pieces that approximate each edge of a raster in another coordinate system."""
 _ROUNDING = 1e-3
-"""Tolerance in pixels of a map. A raster that exceeds the map by less than this does not extend the map."""
+"""Tolerance for rounding errors at the edges of a map, as a fraction of a pixel."""
 _UNPLACED = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 """Placeholder for a missing transform, which only the type checker needs: `PlacedRaster` refuses rasters without a
 transform.
@@ -54,7 +54,7 @@ class PlacedRaster:
 
     @property
     def place(self) -> Georeference:
-        """Georeference of the raster. It always has a coordinate system and a transform."""
+        """Georeference of the raster, which is known to have a coordinate system and a transform."""
         return self.georeference or Georeference()
 
     def border(self) -> Points:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from vllm_mmout.geo.raster.mosaic.map_grid import MapGrid
 
 _TOLERANCE = 1e-5
-"""Largest error, in pixels, of the positions that GDAL computes. With GDAL's default of 1/8, pixel values would depend
-on the window that is read."""
+"""Largest error, in pixels, of the positions that GDAL computes when it resamples a file.
+
+GDAL's default is 1/8. With such an error, the value of a pixel would depend on the window that is read."""
 
 
 class WarpedRaster:
@@ -93,7 +94,7 @@ def warped(path: Path, grid: MapGrid, *, resampling: str, nodata: float | None) 
 
 
 def _warp_scales(file: Any, grid: MapGrid) -> dict[str, float]:
-    """Return GDAL's warp options XSCALE and YSCALE, so that all windows are averaged by the same scale.
+    """Return GDAL's warp options XSCALE and YSCALE, which make GDAL resample all windows with the same scale.
 
     The options are the number of pixels of the map per pixel of the file, at most 1. GDAL averages pixels if the map is
     coarser than the file. It would estimate a scale for each window, so that pixel values would depend on the window

@@ -27,10 +27,10 @@ _RULES: Final = {
     "ST": ("LEVEL2_SURFACE_TEMPERATURE_PARAMETERS", "TEMPERATURE_{}_BAND_ST_B{}"),
     "": ("LEVEL1_RADIOMETRIC_RESCALING", "REFLECTANCE_{}_BAND_{}"),
 }
-"""Maps the kind of a Landsat band file, such as "SR", to the place of scale and offset in the MTL metadata file, as
-(group name, pattern of the entry names).
+"""Maps the type of a Landsat band file ("SR", "ST", or "" for level 1) to the names of its scale and offset entries.
 
-The kind "" is for files of level 1. Their scale and offset give reflectance without a correction for the sun's angle.
+A value is (name of the group in the MTL metadata file, pattern of the entry names). At level 1, scale and offset give
+reflectance without a correction for the sun's angle.
 """
 
 
@@ -63,7 +63,7 @@ def landsat_band(name: str, path: Path | None) -> ProductBand | None:
 
 
 def _of_text(file: SharedFile) -> _Entries:
-    """Yield group, name and value of each line ``NAME = value`` in Landsat's metadata file (MTL) as text."""
+    """Read a Landsat metadata file in text format (MTL.txt). Yield the group, name and value of each entry."""
     group = ""
     for line in file.read_at(0, file.size).decode("utf-8", "replace").splitlines():
         name, equals, text = (part.strip() for part in line.partition("="))

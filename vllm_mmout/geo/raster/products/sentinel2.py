@@ -28,8 +28,9 @@ _METADATA: Final = ("MTD_MSIL2A.xml", "MTD_MSIL1C.xml")
 _BANDS: Final = ("B01", "B02", "B03", "B04", "B05", "B06", "B07", "B08", "B8A", "B09", "B10", "B11", "B12")
 """Sentinel-2 band names in the order of their ``band_id`` in the metadata."""
 _HIGHER: Final = 5
-"""Number of parent folders of an image file that are searched for its product's metadata file: R10m, IMG_DATA, the
-granule, GRANULE, and the product.
+"""Number of parent folders of an image file to search for the metadata file of a product.
+
+In a product, the parent folders are R10m, IMG_DATA, the granule, GRANULE and the product itself.
 """
 _FILL: Final = 0
 _OFFSETS: Final = ("BOA_ADD_OFFSET", "RADIO_ADD_OFFSET")
@@ -57,7 +58,7 @@ def sentinel2_band(name: str, path: Path | None) -> ProductBand | None:
 
 
 def doubt_beside_product(name: str, path: Path | None, count: int) -> str:
-    """Return a warning if a file in the folder of a Sentinel-2 product may still need the product's offset, else "".
+    """Return a warning if a file beside a Sentinel-2 product's metadata may need the offset stated there, else "".
 
     The product's metadata file must state an offset. A file of several bands must be in the same folder as the metadata
     file. A file of one band, such as ``B02.tif``, may also be up to four folders below.
@@ -120,7 +121,7 @@ class _Metadata:
 
     @property
     def release(self) -> str:
-        """Processing baseline in brackets, such as " (processing baseline 05.11)", or "" if it is not stated."""
+        """Product version for messages, such as " (processing baseline 05.11)". Empty if the version is not stated."""
         return f" (processing baseline {self.baseline})" if self.baseline else ""
 
     def band(self, name: str) -> ProductBand:

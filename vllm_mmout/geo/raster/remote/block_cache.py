@@ -13,15 +13,13 @@ from typing import TypeAlias
 from vllm_mmout.errors import InputError
 
 BLOCK = 2**16
-"""Size in bytes of the blocks that a remote file is fetched and cached in. Each request begins and ends at a multiple
-of this, or at the end of the file."""
+"""Size in bytes of a block of a remote file. Each request fetches whole blocks, and the cache stores whole blocks."""
 _CAPACITY = 2**25
 """Largest number of bytes that the cache of one file keeps."""
 _AT_ONCE = 2**23
 """Largest number of bytes in a request. If the connection breaks, at most this many bytes must be fetched again."""
 _AHEAD = 2**18
-"""Minimum number of bytes in each request when a file is read from front to back. Bytes beyond the current read are
-cached for the next reads.
+"""Minimum size in bytes of each request when a file is read from front to back.
 
 A request is shorter only at the end of the file or before cached bytes."""
 
@@ -72,11 +70,11 @@ class BlockCache:
         self._ahead = max(1, ahead // block)
         self._lock = threading.Lock()
         self._runs: dict[int, _BlockRun] = {}
-        """Maps the index of each file block that is cached or being fetched to the request that fetches it."""
+        """Maps the index of a block to the request for the block, for all cached blocks and blocks being fetched."""
         self._read: OrderedDict[_BlockRun, None] = OrderedDict()
-        """Ordered set of cached groups of file blocks that have been read. The least recently read group is first.
+        """Ordered set of cached groups of blocks that have been read, the least recently read group first.
 
-        A full cache drops groups from the beginning of this set. If the set is empty, it drops groups in ``_unread``.
+        A full cache drops the first group of this set, or the first group of ``_unread`` if this set is empty.
         """
         self._unread: OrderedDict[_BlockRun, None] = OrderedDict()
         """Finished read-ahead requests with blocks that have not been read yet."""

@@ -33,8 +33,8 @@ ResolvedAddress: TypeAlias = tuple[Any, ...]
 """IP address of a host, as an item of the list that ``socket.getaddrinfo`` returns."""
 
 _KEPT = 8
-"""Largest number of idle connections that are kept open to a server. This is the number of threads that fetch blocks of
-a file."""
+"""Largest number of idle connections that are kept open to a server, one for each thread that fetches blocks of a
+file."""
 _SLOWEST = 1024
 """Lowest accepted speed of a response, in bytes per second. Without this limit, a server that sends single bytes could
 keep a connection busy forever."""
@@ -54,7 +54,10 @@ class Connections:
         self._making = threading.Lock()
 
     def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Send a GET request, and return the response with its body not yet read and not decompressed."""
+        """Send a GET request and return the response. The body of the response is not read yet.
+
+        Reading the body does not decompress it.
+        """
         proxy = proxy_of(url)
         manager = self._managers.get(proxy)
         if manager is None:
@@ -82,11 +85,14 @@ class Connections:
         return manager
 
     def lookup(self, host: str, port: int) -> Sequence[ResolvedAddress]:
-        """Return the IP addresses of a host. The connection tries them in this order and no other address."""
+        """Return the IP addresses of a host. A connection tries the addresses in this order.
+
+        Other addresses are not tried.
+        """
         return socket.getaddrinfo(host, port, allowed_gai_family(), socket.SOCK_STREAM)
 
     def add(self, connection: HTTPConnection) -> None:
-        """Register a connection, so that `close` closes it too."""
+        """Register a connection that ``close()`` must close."""
         with self._making:
             self._made.add(connection)
 
@@ -201,7 +207,7 @@ def _connect_to_any(addresses: Sequence[ResolvedAddress], timeout: Any, options:
 
 
 def connected(where: ResolvedAddress, timeout: float | None, options: Sequence[tuple[Any, ...]]) -> socket.socket:
-    """Connect a socket to an IP address and return it. ``timeout`` is in seconds, unlimited if None."""
+    """Return a socket connected to the IP address ``where``. ``timeout`` is in seconds, or None for no limit."""
     new_socket = socket.socket(*where[:3])
     try:
         for option in options:

@@ -28,9 +28,9 @@ class FetchOptions:
     retries: int = 3
     """Number of retries after a temporary failure of a request."""
     limit: int = 4 * 2**30
-    """Largest number of bytes to fetch for a whole file, or for a single read from a file that is fetched in parts.
+    """Largest number of bytes for the download of a whole file, or for one read from a file that is fetched in parts.
 
-    Pictures are fetched whole. If a server does not support byte ranges, all its files are fetched whole."""
+    Pictures are downloaded whole, as are all files of a server without support for byte ranges."""
     backoff: float = 0.5
     """Seconds to wait before the first retry. The wait doubles with each further retry."""
     redirects: int = 5

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _WORTH_A_TRY = 2**19
-"""Number of received bytes from which an attempt no longer counts as failed, even if its connection breaks."""
+"""Smallest number of received bytes that counts as progress. If the connection then breaks, the attempt does not count
+as failed."""
 _SHOWN = 300
 """Maximum length, in characters, of a connection error's text in a message. Longer texts are cut."""
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -100,7 +101,7 @@ class Fetcher:
 
     @contextmanager
     def open_response(self, part: tuple[int, int] | None) -> Iterator[BaseHTTPResponse]:
-        """Request the byte range ``part``, or the whole file if it is None. Yield the HTTP response.
+        """Request the byte range ``part``, and yield the HTTP response. Request the whole file if ``part`` is None.
 
         The response has status 200, 206 or 416. The connection is closed unless the response is read to its end.
         """
@@ -230,7 +231,10 @@ def _not_understood(what: str) -> InputError:
 
 
 def status_phrase(status: int) -> str:
-    """Return an HTTP status with its standard phrase, such as "404 Not Found", or only the number if it is unknown."""
+    """Return an HTTP status with its standard phrase, such as "404 Not Found".
+
+    Return only the number if the status has no standard phrase.
+    """
     try:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:

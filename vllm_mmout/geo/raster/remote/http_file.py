@@ -41,7 +41,10 @@ class ContentRange:
 
     @classmethod
     def of(cls, response: BaseHTTPResponse) -> Self | None:
-        """Parse the Content-Range of a response. Return None if it is missing, malformed or has several ranges."""
+        """Parse the Content-Range header of a response.
+
+        Return None if the header is missing, malformed or has several ranges.
+        """
         match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
         if match is None or int(match[2]) < int(match[1]):
             return None

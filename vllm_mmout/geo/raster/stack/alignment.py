@@ -28,10 +28,9 @@ _EXACT = 1e-5
 """Maximum distance, in pixels, between corresponding pixels of two rasters with the same grid. It is not 0, since files
 may store coordinates with few digits."""
 _MAX_DRIFT = 0.01
-"""Largest drift, in pixels, between two rasters whose rows and columns still count as parallel.
+"""Largest drift, in pixels, between the grids of two rasters if the grids are to count as parallel.
 
-This is the drift of the rows over the width of the reference raster, plus the drift of the columns over its
-height."""
+The drift is how far the two grids diverge from one side of the reference raster to the other."""
 _STEPS = 64
 """Number of straight pieces that approximate each edge of a window in another coordinate system."""
 _EDGE_MARGIN = 1
@@ -41,11 +40,11 @@ The edges of a converted window are curves, which the conversion only approximat
 _SHARED_CRS = CRS.from_epsg(3857)
 """Arbitrary CRS that is passed to GDAL as both source and target CRS if two rasters have the same CRS.
 
-The transforms that are passed with this CRS result in pixel positions, not in map coordinates, for more precision."""
+GDAL then gets pixel positions instead of map coordinates, for more precision."""
 _ORIGIN = 1000.0
-"""Number that is added to row and column when pixel positions are passed to GDAL in place of coordinates.
+"""Offset added to row and column numbers that are passed to GDAL as coordinates.
 
-Without it, the upper left corner of a raster would be at (0, 0), and rasterio would treat the transform as missing."""
+Without the offset, a raster's corner would be at (0, 0), and rasterio would treat the transform as missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,14 @@ class Alignment:
     raster_to_coordinates: _Matrix
     """Matrix that converts pixels of the raster to coordinates."""
     reference_to_coordinates: _Matrix
-    """Matrix that converts pixels of the reference raster (whose grid is the target) to coordinates."""
+    """Matrix that converts pixel positions in the target grid (the grid of the reference raster) to coordinates."""
     to_raster: _Matrix
-    """Matrix that converts pixels of the reference raster (whose grid is the target) to pixels of this raster. If the
-    coordinate systems differ, the matrix is only exact at this raster's centre."""
+    """Matrix that converts pixel positions in the target grid to pixel positions in this raster. If the coordinate
+    systems differ, the matrix is only exact at the centre of this raster."""
     covers: bool = True
     """True if the raster covers the whole reference raster, and the rows of the two rasters are parallel.
 
-    On each side, the raster may be too small by up to one pixel of the raster itself."""
+    Up to one pixel of the raster may be missing on each side."""
     box_converter: BoxSystem | None = None
     """Converter from bounding boxes in the reference raster's coordinate system to windows of this raster. None if the
     two rasters have the same coordinate system."""
@@ -121,7 +120,10 @@ class Alignment:
         return rows.clip(0, source.height - 1).astype(np.intp), cols.clip(0, source.width - 1).astype(np.intp)
 
     def warp_arguments(self, source: Window, window: Window) -> dict[str, Any]:
-        """Return the source and target CRS and transform, as arguments of ``rasterio.warp.reproject``."""
+        """Return the CRS and transform of ``source`` and of ``window``, as arguments of ``rasterio.warp.reproject``.
+
+        ``source`` is a window of this raster, ``window`` is a window of the reference raster.
+        """
         there, own = (self.box_converter and self.box_converter.systems) or (_SHARED_CRS, _SHARED_CRS)
         return {
             "src_crs": own,
@@ -224,10 +226,9 @@ def _corners(matrix: _Matrix, window: Window, margin: float = 0.0) -> NDArray[np
 
 
 def _affine(matrix: _Matrix) -> RasterioAffine:
-    """Convert a matrix to rasterio's ``Affine``, shifted slightly where rasterio would take it for a missing transform.
+    """Convert a matrix to rasterio's ``Affine``. Shift an origin at (0, 0) by a tiny part of a pixel.
 
-    An origin at (0, 0) is shifted by a tiny part of a pixel. Without the shift, rasterio would take (1, 0, 0, 0, -1, 0)
-    for a missing transform and flip the array.
+    Without the shift, rasterio would take (1, 0, 0, 0, -1, 0) for a missing transform and flip the array.
     """
     a, b, c, d, e, f = map(float, matrix[:2].ravel())
     return RasterioAffine(a, b, c, d, e, f + 2 * _EXACT * (max(abs(c), abs(f)) < _EXACT))

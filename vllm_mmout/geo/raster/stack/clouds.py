@@ -52,7 +52,10 @@ _NAMES: Final = {
 
 
 def cloud_codes_of(names: Iterable[str]) -> CloudCodes | None:
-    """Return the cloud codes of the band with ``names``, such as "T32TQM_20240603_SCL_20m", or None if unknown."""
+    """Return the cloud codes of a band by its names, such as "T32TQM_20240603_SCL_20m".
+
+    Return None if none of the names belongs to a supported quality band.
+    """
     names = list(names)
     return next((codes for codes in CLOUD_CODES if any(map(_NAMES[codes.name].fullmatch, names))), None)
 

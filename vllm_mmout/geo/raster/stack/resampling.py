@@ -38,7 +38,7 @@ def resampled(
     *,
     bilinear: bool,
 ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Resample ``array``, the pixels of one raster, to the pixels of ``window``, a window of another raster's grid.
+    """Resample pixels of one raster to the grid of another raster. Return the new pixels and a validity mask.
 
     Nearest takes the pixel that contains the centre of the new pixel. Bilinear takes the mean of the pixels around it,
     weighted by distance and rounded for integers; invalid pixels have no weight. In both cases a new pixel is valid if

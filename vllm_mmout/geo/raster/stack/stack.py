@@ -30,10 +30,9 @@ _Part: TypeAlias = "tuple[NDArray[Any], NDArray[np.bool_] | None]"
 
 If all pixels are valid, the mask may be None."""
 FINER = 1 - 1e-6
-"""Factor, slightly below 1, for comparing the pixel areas of two rasters. Raster A counts as finer than raster B only
-if A's pixel area is less than this factor times B's pixel area.
+"""Ratio of pixel areas below which a raster counts as finer than another raster.
 
-A smaller difference counts as a rounding error."""
+A ratio closer to 1 counts as a rounding error."""
 _DATE = "TIFFTAG_DATETIME"
 DESCRIBED_BY: Final = "MMOUT_DESCRIBED_BY"
 """Metadata item with the URLs of the catalogue records that describe a raster, one per line."""
@@ -43,7 +42,7 @@ DATES: Final = "MMOUT_DATES"
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Band of a stack, and the raster that it is taken from."""
+    """Band of a stack, and the raster that contains the band."""
 
     raster: OpenRaster
     """Raster that the stack takes this band from."""
@@ -231,7 +230,10 @@ def _square_metres(raster: OpenRaster) -> float:
 
 
 def pixel_area(raster: OpenRaster) -> float:
-    """Return the area of a pixel in square units of its coordinate system, or infinity without a transform."""
+    """Return the area of a pixel in square units of the raster's coordinate system.
+
+    Return infinity if the raster has no transform.
+    """
     place = raster.georeference
     if place is None or place.transform is None:
         return math.inf

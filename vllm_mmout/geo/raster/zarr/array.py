@@ -58,7 +58,7 @@ class ZarrArray:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Height and width of a chunk. Its last two axes are rows and columns."""
+        """Height and width of a chunk. The last two axes of a chunk are rows and columns."""
         return self.encoding.shape[-2], self.encoding.shape[-1]
 
     def read(self, planes: Sequence[tuple[int, ...]], window: Window) -> NDArray[Any]:
@@ -160,10 +160,11 @@ class ZarrArray:
 
 
 def _pieces(start: int, count: int, side: int) -> Iterator[tuple[int, slice, slice]]:
-    """Split the range of ``count`` elements from ``start`` along an axis into pieces, at the borders of the chunks.
+    """Split a range of an axis into pieces, so that each piece is inside one chunk.
 
-    A chunk has ``side`` elements along the axis. Yield for each piece the index of its chunk, the piece as a slice of
-    the range, and the piece as a slice of the chunk.
+    The range begins at element ``start`` of the axis and has ``count`` elements. A chunk has ``side`` elements along
+    the axis. Yield for each piece the index of its chunk, the piece as a slice of the range, and the piece as a slice
+    of the chunk.
     """
     for number in range(start // side, (start + count - 1) // side + 1):
         first, end = max(start, number * side), min(start + count, (number + 1) * side)

@@ -25,7 +25,7 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Band and time axis of an array of pixels. Its last two axes are always rows and columns."""
+    """Band and time axis of an array of pixels. The last two axes of the array are always rows and columns."""
 
     band: int | None
     """Index of the band axis, or None for an array without a band axis."""
@@ -124,7 +124,10 @@ def _finest(group: Node) -> Node:
 
 
 def _rasters(children: Mapping[str, Node]) -> list[tuple[Node, Axes]]:
-    """Return the pixel arrays among a Zarr group's ``children``, with their axes. "B2" comes before "B10"."""
+    """Return the arrays of pixels in a Zarr group, each with its band and time axis.
+
+    The arrays are sorted by name, with "B2" before "B10". Arrays of coordinates are left out.
+    """
     arrays = [node for node in children.values() if node.is_array]
     beside = {name for node in arrays for name in str(node.attributes.get("coordinates", "")).split()}
     beside |= {str(node.attributes.get(key)) for node in arrays for key in ("bounds", "grid_mapping")}

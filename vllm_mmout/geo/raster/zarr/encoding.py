@@ -51,7 +51,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class ShardIndex:
-    """Layout of the shards of an array. A shard is a file of several chunks with an index of their offsets."""
+    """Layout of the shards of an array. A shard is a file with several chunks and an index of the chunks."""
 
     shape: tuple[int, ...]
     """Number of elements along each axis of a shard."""

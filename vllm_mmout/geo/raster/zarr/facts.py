@@ -54,7 +54,7 @@ class ZarrFacts:
     """Acquisition day (UTC) of each plane; empty if the arrays have a single time, or if their times are unknown."""
 
     def of_raster(self, dtype: np.dtype[Any]) -> dict[str, Any]:
-        """Return keyword arguments that create `RasterFacts` with this metadata, for pixels of ``dtype``."""
+        """Return the metadata as keyword arguments of `RasterFacts`. ``dtype`` is the dtype of the raster's pixels."""
         return {
             "descriptions": self.names,
             "nodata": None if self.nodata is None else parse_nodata(str(self.nodata), dtype),

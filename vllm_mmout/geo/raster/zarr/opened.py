@@ -99,7 +99,10 @@ class OpenZarr(OpenSegments):
 
     @property
     def decoded(self) -> NDArray[np.int64]:
-        """Decode count of each part of the raster, int64 [parts] in row-major order. A part is a group of chunks."""
+        """Number of times that each part of the raster was decoded, int64 [parts] in row-major order.
+
+        A part is a group of chunks.
+        """
         return self._decoded.ravel()
 
     def close(self) -> None:
@@ -163,7 +166,10 @@ class ZarrParts:
         return Window.of_block(*place[1:], self.block, self._size)
 
     def read(self, places: Sequence[Place], scratch: Scratch) -> Sequence[memoryview | None]:
-        """Return an empty buffer for each place. The Zarr chunks are read later, by `decode`."""
+        """Read nothing, and return an empty buffer for each part of the raster in ``places``.
+
+        The method `decode` reads the Zarr chunks later.
+        """
         del scratch
         return [memoryview(b"")] * len(places)
 

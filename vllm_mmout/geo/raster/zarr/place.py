@@ -123,9 +123,9 @@ def _check_shape(array: Node, stated: Mapping[str, Any], size: tuple[int, int]) 
 
 
 def _spatial(array: Node, attributes: Mapping[str, Any], size: tuple[int, int]) -> Iterator[tuple[str, Affine]]:
-    """Yield (attribute name, affine transform) for the attribute ``spatial:transform``.
+    """Yield (attribute name, affine transform) for the attribute ``spatial:transform``, or else ``spatial:bbox``.
 
-    If this attribute is missing, yield the transform that ``spatial:bbox`` defines. Yield nothing if both are missing.
+    Yield nothing if both attributes are missing.
     """
     if attributes.get("spatial:transform_type", "affine") != "affine":
         raise InputError(
@@ -164,11 +164,11 @@ def _numbers(array: Node, name: str, value: Any, count: int) -> list[float]:
 def _coordinates(
     group: Node | None, size: tuple[int, int], dims: tuple[str | None, str | None]
 ) -> Iterator[tuple[str, Affine]]:
-    """Yield the affine transform that follows from the group's arrays of x and y coordinates.
+    """Compute the affine transform from the group's arrays of x and y coordinates. Yield (array names, transform).
 
-    Yield nothing if the group lacks one of the arrays. The arrays hold the coordinates of pixel centres. The transform
-    converts positions of pixel corners, so that (0, 0) is the outer corner of the first pixel. It is yielded after a
-    text that names the arrays.
+    Yield nothing if an array is missing, has the wrong shape, or has fewer than two elements. The arrays hold the
+    coordinates of pixel centres. The transform converts positions of pixel corners, so that (0, 0) is the outer corner
+    of the first pixel.
     """
     nodes = [None if group is None or name is None else group.child(name) for name in dims]
     if None in nodes:

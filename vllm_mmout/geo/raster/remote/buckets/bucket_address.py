@@ -48,7 +48,7 @@ class FileAddress:
 
     @property
     def name(self) -> str:
-        """Address, or absolute local path, without secrets, so that messages can show it."""
+        """Address (or absolute local path) without secrets, for use in messages."""
         return f"/{self.key}" if self.scheme == "file" else f"{self.scheme}://{self.bucket}/{self.key}"
 
 

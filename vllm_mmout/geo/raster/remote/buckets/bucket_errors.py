@@ -38,10 +38,11 @@ _ADDRESS = re.compile(r"\w+://\S+")
 
 @contextmanager
 def errors_of(place: FileAddress, kind: type[MMOutError] = InputError, *, verb: str = "read") -> Iterator[None]:
-    """Convert obstore's errors in the ``with`` block to errors of this package whose messages name the file ``place``.
+    """Convert errors that obstore raises in the ``with`` block to InputError or BucketError.
 
-    They become InputError if ``kind`` is InputError, else BucketError. obstore's own error is not kept as the cause,
-    since it may contain secrets. ``verb`` is "read", "write" or "list".
+    obstore's errors become InputError if ``kind`` is InputError, else BucketError. The new message names the file
+    ``place``. obstore's own error is not kept as the cause, since it may contain secrets. ``verb`` is "read", "write"
+    or "list".
     """
     try:
         yield
@@ -78,14 +79,17 @@ def _code(error: Exception) -> str:
 
 
 def _status(error: Exception) -> int:
-    """Return the HTTP status of an error, derived from the error's type if the message does not contain it."""
+    """Return the HTTP status that an error's type implies (403 or 404), or else the status in the error's message.
+
+    Return 0 if the message contains no status.
+    """
     if type(error).__name__ in _DENIED:
         return int(HTTPStatus.FORBIDDEN)
     return int(HTTPStatus.NOT_FOUND) if isinstance(error, FileNotFoundError) else status_of(error)
 
 
 def _message(place: FileAddress, error: Exception, verb: str) -> str:
-    """Return a message for the user about an error of obstore, with a remedy."""
+    """Return a message that tells the user why the obstore library failed, and how to solve the problem."""
     text, kind, status = str(error), type(error).__name__, status_of(error)
     code = _code(error)
     answer = f"the server answered {status}{' ' * bool(code)}{code}" if status else ""
@@ -108,6 +112,9 @@ def _message(place: FileAddress, error: Exception, verb: str) -> str:
 
 
 def _without_addresses(text: str) -> str:
-    """Return the first line of obstore's message without URLs, which may hold secrets, cut to 200 characters."""
+    """Remove URLs from the first line of obstore's message, since they may hold secrets. Return 200 characters at most.
+
+    Return "the connection failed" if nothing is left.
+    """
     first = _ADDRESS.sub("...", text.partition("\n")[0]).strip()
     return first.rpartition(" - ")[2][:200] or "the connection failed"

@@ -14,7 +14,9 @@ from vllm_mmout.geo.raster.remote.buckets.stores import is_public
 
 
 def keys_from_boto3(place: FileAddress, obstore_error: Exception) -> list[str]:
-    """Return all keys below a bucket folder, listed by boto3, after obstore failed with the error ``obstore_error``.
+    """Return all keys below a bucket folder, as listed by boto3. Call this if obstore fails to list the folder.
+
+    ``obstore_error`` is the error that obstore raised.
 
     Raises:
         InputError: the keys cannot be listed. The message contains obstore's own message, which names a rejected key.

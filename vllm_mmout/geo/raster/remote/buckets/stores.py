@@ -62,9 +62,9 @@ def object_store(address: str | os.PathLike[str]) -> tuple[ObjectStore, str]:
 
 @functools.cache
 def _first_process() -> int:
-    """Return the id of the process that first used obstore, so that use in a fork of this process is detected.
+    """Return the id of the process that first used obstore. A fork of that process cannot use obstore.
 
-    obstore's threads exist in that process only. In a fork of it a request would wait forever.
+    obstore's threads do not exist in a fork, so a request would wait forever.
     """
     return os.getpid()
 

@@ -23,17 +23,17 @@ _PART = 8 << 20
 """Size of one part of a multipart upload, in bytes."""
 _NEVER_THERE = ".vllm-mmout-is-the-bucket-there"
 _AT_ONCE = 4
-"""Number of parts that are uploaded concurrently. With more, requests on a slow connection would time out."""
+"""Number of parts that are uploaded concurrently. More parts at once would time out on a slow connection."""
 
 
 @contextmanager
 def uploaded(target: PurePath, sidecars: Mapping[str, bytes | None]) -> Iterator[Path]:
-    """Yield a temporary path. When the ``with`` block ends, upload ``sidecars``, then the file, to ``target``.
+    """Yield a temporary path. When the ``with`` block ends, upload the file at this path to ``target``.
 
-    ``sidecars`` maps the name of a small file to its content, or to None if that file is to be removed.
-    `atomic_file` has the same interface for local files. If the upload
-    of the main file fails, they are restored to their previous content. The main file appears only when all of its
-    parts are uploaded. After an error no part of it stays in the bucket.
+    ``sidecars`` maps the name of a small file to its content, or to None if that file is to be removed. Sidecar files
+    are uploaded before the main file. If the upload of the main file fails, the sidecar files are restored to their
+    previous content. The main file appears only when all of its parts are uploaded. After an error no part of it stays
+    in the bucket. `atomic_file` has the same interface for local files.
     """
     place = _file(target)
     with tempfile.TemporaryDirectory(prefix="mmout-") as folder:
