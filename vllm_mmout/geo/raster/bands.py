@@ -41,7 +41,10 @@ common names, separated by spaces.
 HLS L30 products use the numbers of Landsat 8. HLS S30 products use the numbers of Sentinel-2.
 """
 
-_COLLECTION_2: Final = {LANDSAT_8: {"sr": "1234567", "st": "10"}, LANDSAT_4: {"sr": "123457", "st": "6"}}
+_COLLECTION_2: Final = {
+    LANDSAT_8: {"sr": frozenset("1234567"), "st": frozenset({"10"})},
+    LANDSAT_4: {"sr": frozenset("123457"), "st": frozenset("6")},
+}
 """Band numbers in Landsat Collection 2: sensor -> product -> numbers. The product is "sr" for surface reflectance
 (SR_B4), or "st" for surface temperature (ST_B10)."""
 
@@ -141,7 +144,7 @@ def _sensor_has(sensor: str, name: str, code: re.Match[str]) -> bool:
     padded = bool(code["zero"]) and sensor != MODIS
     if padded and (sensor == LANDSAT_4 or (sensor == LANDSAT_8 and number == "8")):
         return False  # only Sentinel-2 and HLS (without a panchromatic band) write "B04"
-    if words & {"sr", "st"} and number not in _COLLECTION_2.get(sensor, {}).get("sr" if "sr" in words else "st", ""):
+    if words & {"sr", "st"} and number not in _COLLECTION_2.get(sensor, {}).get("sr" if "sr" in words else "st", ()):
         return False
     name_meanings = [meaning for piece in _band_words(name) if (meaning := _MEANINGS.get(piece))]
     return all(meaning & set(_TABLES[sensor][number].split()) for meaning in name_meanings)
