@@ -14,6 +14,7 @@ from tifffile import TiffFile
 
 from vllm_mmout.geo import Georeference
 from vllm_mmout.geo.raster import compressed_tiles
+from vllm_mmout.geo.raster.band_statistics import histogram
 from vllm_mmout.geo.raster.pixels_file import PixelsFile
 from vllm_mmout.geo.raster.writing import GeoTiffBlocks
 
@@ -138,3 +139,18 @@ def test_a_buffer_may_be_used_again(tmp_path: Path) -> None:
         blocks.write(place // 4, place % 4, buffer)
     with rasterio.open(blocks.finish(class_names=["land"])) as file:
         assert file.read(1)[::512, ::512].ravel().tolist() == [*range(16)]
+
+
+@given(
+    st.sampled_from(["uint8", "int8", "uint16", "int16"]),
+    st.lists(st.integers(0, 255), min_size=1, max_size=20, unique=True),
+    st.lists(st.integers(0, 255), max_size=20, unique=True),
+    st.integers(0, 2**32 - 1),
+)
+def test_likely_values_do_not_change_a_histogram(dtype: str, values: list[int], likely: list[int], seed: int) -> None:
+    """Whether they are those of the pixels, some of them, more or others; numpy counts the same."""
+    plane = np.random.default_rng(seed).choice(np.array(values).astype(dtype), (7, 9))
+    unsigned = plane.view(f"u{plane.itemsize}")
+    counts = np.bincount(unsigned.ravel(), minlength=2 ** (8 * plane.itemsize))
+    np.testing.assert_array_equal(histogram(plane, likely), counts)
+    np.testing.assert_array_equal(histogram(plane, np.unique(unsigned).tolist()), counts)

@@ -157,7 +157,9 @@ class CompressedTiles:
         """
         pixels = np.ascontiguousarray(pixels, self._dtype)
         if number == 0:
-            histograms = [histogram(plane) for plane in pixels]
+            with self._lock:
+                seen = [np.flatnonzero(counts).tolist() for counts in self._counts]
+            histograms = [histogram(plane, likely) for plane, likely in zip(pixels, seen, strict=True)]
             with self._lock:
                 for band, found in enumerate(histograms):
                     self._counts[band] += found
