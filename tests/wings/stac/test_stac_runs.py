@@ -54,6 +54,18 @@ def test_each_item_of_a_collection_has_its_result_or_its_error(llm, root, tmp_pa
         assert file.tags()["MMOUT_DESCRIBED_BY"] == f"{tmp_path}/items.json"
 
 
+@pytest.mark.filterwarnings("ignore::vllm_mmout.errors.AssumedWarning")
+def test_an_item_that_is_a_dict_is_an_input(llm, root):
+    """Alone, in a list and in a mosaic; its "type" does not make it a prompt of vLLM."""
+    path = item_path(root, "sentinel-2", f"S2A_32TQM_{DAYS[0]}")
+    item = json.loads(path.read_text())
+    for asset in item["assets"].values():
+        asset["href"] = str(path.parent / asset["href"])
+    for data in (item, [item], Mosaic([item])):
+        (result,) = llm.generate(data, use_tqdm=False)
+        np.testing.assert_array_equal(result.outputs.array, water("32TQM", DAYS[0]))
+
+
 def test_a_search_on_the_command_line(llm, root, tmp_path, capsys, monkeypatch):
     """Each item that is found has a file in the folder; one that fails is named, and the status says so."""
     monkeypatch.setattr("vllm_mmout.commands.engine.engine", lambda *_, **__: nullcontext(llm))
