@@ -22,7 +22,7 @@ from vllm_mmout.models import single_pass
 from vllm_mmout.processors import SegmentationProcessor
 
 _SQUARE = 8
-"""Height and width in pixels of the squares that have one class, so that the classes compress like those of a map."""
+"""Height and width in pixels of squares with a single class. The classes therefore compress as well as a map."""
 
 
 @cache
@@ -33,7 +33,7 @@ def _classes(tiles: int, height: int, width: int) -> Tensor:
 
 
 class _OnGPU(SegmentationProcessor):
-    """Segmentation whose ``reduce`` takes no time."""
+    """Segmentation whose ``reduce`` returns at once."""
 
     def reduce(self, output: Any, params: Any) -> Tensor:
         """Return the fixed classes."""

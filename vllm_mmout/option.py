@@ -27,7 +27,7 @@ from vllm_mmout.messages import shown
 _LONGEST: Final = 8192
 """Default for the maximum number of characters of a text option."""
 _LARGEST: Final = 2**31 - 1
-"""Maximum integer in an option that does not set its own maximum. Larger numbers of pixels overflow in numpy."""
+"""Maximum integer in an option that does not set its own maximum. A larger pixel count would overflow in numpy."""
 _NO_NUMBERS: Final = frozenset({"nan", "inf", "-inf"})
 
 
@@ -170,7 +170,7 @@ class Option:
             raise self._error(f"{self.name} has {len(text)} characters, and may have {self.longest}; shorten it")
 
     def _items(self, texts: Sequence[str]) -> list[str | int]:
-        """Return the items of a list, given as texts. Digits become an integer if items may be integers or names."""
+        """Convert texts to the items of a list. "12" becomes the integer 12 if items may be integers or names."""
         if not all(texts):
             raise self._error(f"{self.name} has an empty value in {shown(list(texts))}; leave it out")
         if (int | str) not in (self.items or ()):
@@ -201,7 +201,7 @@ class Option:
 
 
 def said(description: str, *, ge: float | None = None, le: float | None = None, **extra: Any) -> msgspec.Meta:
-    """Return the `msgspec.Meta` of an option, for ``Annotated``, with its description, bounds and other properties.
+    """Build the `msgspec.Meta` of an option from the option's description, bounds and other properties.
 
     ``extra`` may also hold ``max_length``, ``choices`` and ``schema``, which is added to the option's JSON schema.
     """

@@ -13,12 +13,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Private names in a module of another package that this package uses, and the reason for their use."""
+    """Private names that this package uses from one module of another package, and the reason for their use."""
 
     module: str
     names: tuple[str, ...]
-    """Private names that this package uses. A name is that of an object or submodule of the module, or has the form
-    "Class.attribute".
+    """Private names in ``module`` that this package uses: objects, submodules, or attributes as "Class.attribute".
 
     An attribute may be defined in the class, or be set on instances by a method."""
     why: str

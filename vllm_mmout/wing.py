@@ -94,7 +94,7 @@ class Wing:
     ``spare(path)`` raises an error if the description would overwrite a file.
     """
     testing: Mapping[str, str] = field(default_factory=dict)
-    """Maps names to functions that `vllm_mmout.testing` offers in addition to its own."""
+    """Maps names to import paths of test functions. Users reach each function as ``vllm_mmout.testing.NAME``."""
     public: str = ""
     """Import path of a module that users reach as ``vllm_mmout.NAME``, where NAME is the extension package's name."""
     routes: str = ""

@@ -31,7 +31,9 @@ ENTRY_POINT_GROUP: Final = "vllm_mmout.models"
 """Entry point group of packages that provide model classes, as ``architecture = module:Class``."""
 
 EMBEDDED: Final = {"WaterIndex": "vllm_mmout.models.embedded.water_index:WaterIndex"}
-"""Models of this package by architecture. They also work if the package is only on ``sys.path``, not installed."""
+"""Models that are part of this package, as architecture -> "module:Class".
+
+They also work if this package is only on ``sys.path`` and not installed."""
 
 _served: dict[str, str] = {}
 """Models that this process registered with vLLM, as architecture -> "module:Class"."""
@@ -79,7 +81,10 @@ def path_of(architecture: str, config: Mapping[str, Any]) -> str | None:
 
 
 def names() -> list[str]:
-    """Return the names of the architectures whose model class is known even if ``config.json`` does not name it."""
+    """Return the architectures whose class is registered in this process or provided by an installed package.
+
+    The ``config.json`` of a model folder need not name these classes.
+    """
     return list(dict.fromkeys([*MULTIMODAL_INPUT_REGISTRY.models(), *_installed()]))
 
 
@@ -139,7 +144,7 @@ def of_wings() -> dict[str, str]:
 
 
 def _finds(module: str) -> bool:
-    """Return whether a new Python process with this ``sys.path`` could import a module.
+    """Return whether a new Python process with the current ``sys.path`` could import ``module``.
 
     A module that is already loaded in this process is searched for all the same.
     """

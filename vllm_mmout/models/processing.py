@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def inputs_of(model_config: ModelConfig) -> ModelInputs:
-    """Return the converter of users' inputs for the model that vLLM serves."""
+    """Return the `ModelInputs` object that converts users' inputs to tensors for the model that vLLM serves."""
     return ModelInputs(served_class(model_config.architecture), InputContext(model_config))
 
 

@@ -60,7 +60,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
     attn_type = "attention_free"
     architecture: ClassVar[str]
     measuring = False
-    """True while vLLM measures memory at start-up. An error in the model is then raised, which stops the engine."""
+    """True while vLLM measures memory at start-up. During this time, an error in the model stops the engine."""
 
     def __init__(self, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class SinglePassModel(nn.Module, IsAttentionFree, SupportsMultiModal):
 
 
 def _stacked(alike: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Stack the tensors of requests with equal shapes, by keyword of ``forward``.
+    """Stack the tensors of requests with equal shapes, separately for each keyword of ``forward``.
 
     Even a single request is copied, because a model may change its input in place, and the memory may be the user's.
     """

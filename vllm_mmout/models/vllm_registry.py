@@ -49,9 +49,9 @@ def class_of_vllm(architecture: str) -> str | None:
 
 
 def announce(config: Mapping[str, Any], *, instead: bool = False) -> None:
-    """Register with vLLM the class that serves a model folder, here and in processes that are started later.
+    """Register a model folder's class with vLLM, in this process and in processes that are started later.
 
-    With ``instead``, it may replace a class of vLLM.
+    With ``instead``, the class may replace a class of vLLM.
     """
     architectures = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or not all(isinstance(a, str) for a in architectures):

@@ -55,7 +55,7 @@ class FeatureAreas(BaseModel):
     count."""
 
     def __getitem__(self, key: int | str) -> ClassArea:
-        """Return the class with an id or a name. Raise KeyError if no class or several classes match."""
+        """Return the class whose id or name is ``key``. Raise KeyError if no class or several classes match."""
         return _class_of(self.classes, key)
 
 
@@ -108,7 +108,7 @@ class AreasOutput(StructuredOutput):
 
     @classmethod
     def taking(cls, raster: CountedRaster, area: PlacedArea | None = None) -> Self:
-        """Take over a raster, and count its pixels of each class. The caller must not use the raster afterwards.
+        """Take ownership of a raster, and return the class areas. The caller must not use the raster afterwards.
 
         A `StoredRaster`, which has the georeference of its input already, is closed. ``area`` is the area of interest
         of its scene, in which pixels are counted. A raster in memory is kept until `placed`, which counts it again.
@@ -122,10 +122,10 @@ class AreasOutput(StructuredOutput):
         return areas
 
     def placed(self, source: Source) -> Self:
-        """Return a copy of the class areas that only counts pixels that are valid in the input ``source``.
+        """Return the class areas, counting only the pixels that are valid in the input ``source``.
 
-        They are also in square metres if the georeference of the input is known. If the request has an area of interest
-        of several features, `features` are counted, too.
+        The areas are also in square metres if the georeference of the input is known. If the request has an area of
+        interest of several features, `features` are counted, too.
         """
         raster = None if self._raster is None else self._raster.placed(source)
         counted = self if raster is None else self.of(raster, source.area)
@@ -162,7 +162,7 @@ class AreasOutput(StructuredOutput):
         return areas_figure(self.classes, self.colour_of, title=title)
 
     def __getitem__(self, key: int | str) -> ClassArea:
-        """Return the class with an id or a name. Raise KeyError if no class or several classes match."""
+        """Return the class whose id or name is ``key``. Raise KeyError if no class or several classes match."""
         return _class_of(self.classes, key)
 
     def draw(self, picture: Image) -> Image:

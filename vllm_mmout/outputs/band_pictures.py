@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import OpenRaster
 
 _STRETCH_PERCENTILES: Final = (2, 98)
-"""Percentiles of the pixel values that are drawn black and white in the picture of an input."""
+"""Two percentiles of the pixel values. A picture of an input shows the first as black, and the second as white."""
 _WORDS: Final = ("red", "green", "blue")
 _OTHER_BAND_WORDS: Final = {"edge", "coastal"}
 """Words in band names that rule out a plain colour: "red edge 1" is not red, and "coastal blue" is not blue."""

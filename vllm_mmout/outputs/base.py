@@ -136,11 +136,11 @@ class MediaOutput(Savable):
     partial: bool = False
     """True if the model stopped before the output was complete. The output then holds the part decoded so far."""
     span: tuple[int, int] | None = None
-    """Range (start, stop) of the model's output tokens that this output was decoded from, including any text tokens
-    within it. None if it was not decoded from tokens."""
+    """Range (start, stop) of the model's output tokens from which this output was decoded. The range may include text
+    tokens. None if this output was not decoded from tokens."""
     assumed: tuple[str, ...] = ()
-    """Assumptions made about the input, such as the scale of its values. Each sentence names the assumed value, and how
-    to state another value."""
+    """Assumptions made about the input, such as the scale of its values, one sentence each. A sentence names the
+    assumed value, and tells the user how to state another value."""
     input_picture: InputPicture | None = None
     """Function that reads the input again and returns a picture of it. None if the input can be read only once."""
 
@@ -190,7 +190,7 @@ class Source:
     valid: NDArray[np.bool_] | None = None
     """Mask, bool [height, width], False where the input lacks data. None if all pixels are valid."""
     area: PlacedArea | None = None
-    """The request's area of interest in pixels of the input, or None. ``valid`` is False outside the area."""
+    """The request's area of interest in pixels of the input, or None. The mask ``valid`` is False outside the area."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata items of the input (date, sensor) that are copied to its outputs."""
     picture: Callable[[], Image] | None = None
@@ -198,7 +198,7 @@ class Source:
     input_picture: InputPicture | None = None
     """Function that reads the input again and returns a picture of it, for figures of the output. May be None."""
     assumed: tuple[str, ...] = ()
-    """Assumptions made when the input was read, one sentence each. The output states them, too."""
+    """Assumptions made when the input was read, one sentence each. `lay` copies the assumptions to the output."""
 
     def __post_init__(self) -> None:
         for name in ("size", "seen"):
@@ -224,7 +224,7 @@ class Source:
         return replace(self, metadata={**others, **items})
 
     def lay(self, output: Any) -> Any:
-        """Lay a model's output on this input: set the output's size, mask and georeference. Return the output.
+        """Return a model's output laid on this input, that is, with the input's size, mask and georeference.
 
         An output without a method ``placed`` only gets the assumptions that were made about the input.
 
@@ -244,10 +244,10 @@ class Source:
 
 
 def masked(array: NDArray[Any], nodata: float | None, valid: NDArray[np.bool_]) -> tuple[NDArray[Any], float | None]:
-    """Set pixels where ``valid`` is False to nodata in a copy of ``array``. Return the copy and the nodata value.
+    """Replace the invalid pixels by nodata in a copy of ``array``. Return the copy and the nodata value.
 
-    ``array`` is [bands, height, width], and ``valid`` is bool [height, width]. If ``nodata`` is None, a value is chosen
-    that no pixel has. If all pixels are valid, ``array`` itself and ``nodata`` are returned.
+    ``array`` is [bands, height, width]. ``valid`` is bool [height, width], False at invalid pixels. If ``nodata`` is
+    None, a value is chosen that no pixel has. If all pixels are valid, return ``array`` itself and ``nodata``.
     """
     if valid.all():
         return array, nodata

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.class_rows import ClassRaster
 
 _CHUNK_PIXELS = 2**20
-"""Number of pixels counted at a time. To count pixels, NumPy converts the pixels to int64, of 8 bytes each."""
+"""Maximum number of pixels counted at a time. This limits NumPy's temporary int64 copy of the pixels to 8 MiB."""
 
 
 class ClassArea(BaseModel):
@@ -43,9 +43,9 @@ class NodataArea(BaseModel):
 
 
 def count_areas(raster: ClassRaster) -> tuple[list[ClassArea], NodataArea]:
-    """Count the pixels of each class, and of nodata, of a raster in a single pass.
+    """Measure the area of each class in a raster, and the area of the nodata pixels, in a single pass.
 
-    Raise InputError unless it is a class raster.
+    Raise InputError unless the raster is a single band of uint8 or uint16.
     """
     check_classes(raster)
     areas = pixel_areas(raster.georeference, raster.height)
@@ -69,7 +69,7 @@ def count_areas(raster: ClassRaster) -> tuple[list[ClassArea], NodataArea]:
 def class_table(
     raster: ClassRaster, counts: NDArray[np.int64], areas: NDArray[np.float64] | None
 ) -> tuple[list[ClassArea], NodataArea]:
-    """Return the area of each class that occurs in a raster or has a name, and the area of its nodata pixels.
+    """Return the areas of the classes that occur in a raster or have a name. Also return the area of nodata pixels.
 
     ``counts`` are the pixels by class id, and ``areas`` the areas in square metres, or None if they are unknown.
     """

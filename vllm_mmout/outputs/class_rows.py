@@ -46,7 +46,7 @@ class ClassRaster(Protocol):
 
 
 def check_classes(raster: ClassRaster) -> None:
-    """Raise InputError unless a raster consists of a single band of classes, uint8 or uint16."""
+    """Raise InputError unless a raster can hold classes: it must have a single band of dtype uint8 or uint16."""
     if raster.count != 1 or raster.dtype.name not in ("uint8", "uint16"):
         raise InputError(
             "polygons and areas are made of one band of classes, uint8 or uint16; got"

@@ -41,7 +41,7 @@ class Detection(BaseModel):
 
 
 class DetectionOutput(StructuredOutput):
-    """Objects that a model detected in an input, with bounding boxes and scores, the highest score first."""
+    """Objects that a model detected in an input, with bounding boxes and scores, sorted by descending score."""
 
     takes_area: ClassVar[bool] = True
     output_kinds: ClassVar[tuple[str, ...]] = ("boxes", *StructuredOutput.output_kinds)
@@ -62,7 +62,7 @@ class DetectionOutput(StructuredOutput):
     """True if clipping to the input keeps boxes of zero width or height. This field is not written to JSON."""
 
     def placed(self, source: Source) -> Self:
-        """Return a copy whose boxes are in pixels of the input ``source`` and clipped to the input's edges.
+        """Return a copy of this output with the boxes in pixels of the input ``source``, clipped to the input's edges.
 
         Boxes outside the input, and boxes whose centre is outside the request's area of interest, are left out. Boxes
         that are in pixels already are scaled from ``size`` or, if that is None, from the size that the model saw.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def difference(first: RasterOutput, other: RasterOutput, *, but: Collection[str] = ()) -> tuple[str, str, str] | None:
-    """Return (name, value, other value) of the first property that differs between two rasters, such as nodata.
+    """Find a property, such as nodata, that differs between two rasters. Return the property's name and both values.
 
     Pixels, size, georeference, metadata and the properties named in ``but`` are not compared. The values are text.
     Return None if all properties are equal.

@@ -114,7 +114,7 @@ def draw_boxes(picture: Image, boxes: Sequence[MarkedBox]) -> Image:
 
 
 def _scale(picture: Image) -> float:
-    """Return the scale of text and lines on a picture: the square root of the picture's area in pixels."""
+    """Return the square root of a picture's area in pixels. Text sizes and line widths are fractions of this length."""
     return math.sqrt(picture.width * picture.height)
 
 
@@ -176,7 +176,7 @@ def _outline(draw: ImageDraw, frame: Rectangle, colour: Colour, width: int) -> N
 
 
 def _contrast(colour: Colour) -> Colour:
-    """Return black or white, whichever contrasts more with ``colour``, by its luma (ITU-R BT.601)."""
+    """Return black for a light ``colour``, and white for a dark ``colour``. Light means a luma above 128."""
     red, green, blue = colour
     return _BLACK if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else _WHITE
 

@@ -39,14 +39,14 @@ _MAX_PIXELS = 1600
 _OPACITY = 0.6
 """Default opacity of a map of classes that is drawn over the picture of its input."""
 _MAX_CLASSES = 24
-"""Maximum number of classes in a legend. The smallest classes are left out, and the last line tells their number."""
+"""Maximum number of classes in a legend. The last line says how many smaller classes are left out."""
 _CHARACTERS_PER_INCH = 13
 """Number of characters of the footer that fit in an inch."""
 _LINE_HEIGHT = 0.13
 """Height of a line of the footer in inches."""
 _MAX_ASSUMPTIONS = 5
-"""Maximum number of sentences in a figure's footer about assumptions made for the raster. Further sentences are left
-out, and the last line tells their number."""
+"""Maximum number of assumptions about the input in a figure's footer. The last line says how many assumptions are left
+out."""
 _LARGE_AREA = 1e5
 """Area in square metres from which areas are shown in square kilometres."""
 
@@ -160,7 +160,7 @@ def areas_figure(
 
 
 def _map_size(height: float, width: float) -> tuple[float, float]:
-    """Return the size in inches of a map with the ratio of ``height`` and ``width``. A narrow map is widened."""
+    """Return (height, width) of a map in inches: `_MAP_SIDE` for the longer side, and a fifth or more for the other."""
     scale = _MAP_SIDE / max(height, width)
     return max(height * scale, _MAP_SIDE / 5), max(width * scale, _MAP_SIDE / 5)
 

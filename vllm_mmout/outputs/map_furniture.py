@@ -74,7 +74,7 @@ def draw_north(axes: Axes, steps: NDArray[np.float64]) -> None:
 
 
 def _points_from(axes: Axes, corner: float) -> Any:
-    """Return the matplotlib transform of positions in points (1/72 inch) from a lower corner of a map.
+    """Return a matplotlib transform whose origin is a lower corner of a map, and whose unit is the point (1/72 inch).
 
     ``corner`` is 0 for the left corner and 1 for the right.
     """

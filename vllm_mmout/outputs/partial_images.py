@@ -26,10 +26,10 @@ _STRIP = 64
 
 
 def moments(wanted: int, total: int) -> list[int]:
-    """Distribute ``wanted`` previews evenly over a computation of ``total`` tiles or steps.
+    """Return after how many finished tiles or steps each preview is due. The previews are evenly spaced.
 
-    Return the numbers of finished tiles or steps after which to make a preview, ascending and distinct. ``total``
-    itself is left out, since the result is complete then.
+    The numbers are ascending and distinct, at most ``wanted``. ``total``, the number of all tiles or steps, is left
+    out, since the result is complete then.
     """
     return sorted({-(-number * total // (wanted + 1)) for number in range(1, wanted + 1)} - {total})
 
@@ -89,8 +89,9 @@ class PartialImages:
         self._watch = watch
         self._copies: deque[PartialImage] = deque()
         self._picture: tuple[NDArray[Any], NDArray[np.bool_]] | None = None
-        """(bands, mask) of the picture to which tiles are added. The mask is True at finished pixels that are not
-        nodata. None before `begin`, and after the last preview was made."""
+        """Picture to which tiles are added, as (bands, mask). The mask is True at finished pixels that are not nodata.
+
+        None before `begin`, and after the last preview was made."""
         self._middles: tuple[NDArray[np.intp], NDArray[np.intp]]
         self._palette: NDArray[np.uint8] | None = None
         self._size = 0, 0
@@ -198,7 +199,7 @@ class PartialImage:
     asked: bool = False
     """True if a client requested this preview, False if it was made after a set number of tiles.
 
-    A requested preview that was not taken yet is replaced by a newer one."""
+    A newer preview replaces a requested preview that no client has taken."""
 
     def image(self) -> GrowingImage:
         """Return the preview as RGBA. Unfinished pixels and nodata are transparent."""
@@ -216,7 +217,7 @@ class PartialImage:
 
 
 class GrowingImage(ImageOutput):
-    """Preview of an incomplete raster: an RGBA picture that knows the georeference of the whole raster.
+    """RGBA preview of an incomplete raster, with the georeference of the whole raster.
 
     Args:
         array: uint8 [height, width, 4].
@@ -255,7 +256,7 @@ class GrowingImage(ImageOutput):
 
 
 def _preview_slice(middles: NDArray[np.intp], start: int, length: int) -> tuple[slice, slice | NDArray[np.intp]]:
-    """Return the slice of the preview pixels that show a range of raster pixels along one axis.
+    """Find the preview pixels that show a range of raster pixels along one axis. Return them as a slice.
 
     Also return the index of the raster pixels that these preview pixels show, counted from ``start``. The range begins
     at the raster pixel ``start`` and has ``length`` raster pixels. Each preview pixel shows a single raster pixel,

@@ -1,4 +1,4 @@
-"""Warp pictures of scenes onto the grid of a map, to draw the map over them."""
+"""Warp pictures of scenes onto the grid of a map, so that the map can be drawn over the pictures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PlacedPicture:
     read: Callable[[], Image | None]
     """Function that reads the picture of a scene, or returns None if the scene's file is not available any more."""
     place: PlacedRaster
-    """Georeference and size of the whole scene. The picture often has fewer pixels than the scene."""
+    """Georeference and size of the whole scene. The picture of the scene often has fewer pixels."""
 
     @classmethod
     def of_file(cls, path: str | PurePath) -> PlacedPicture:
@@ -43,10 +43,10 @@ class PlacedPicture:
 
 
 def pictures_on_grid(pictures: Sequence[PlacedPicture], grid: MapGrid) -> Image:
-    """Return an RGBA picture of the map ``grid``. Each pixel is taken from the first of ``pictures`` with data there.
+    """Draw ``pictures`` as one RGBA picture on the map grid ``grid``. The first picture with data at a pixel is used.
 
-    Its longer side has at most `PREVIEW` pixels. One picture at a time is in memory. Pixels without data are
-    transparent.
+    The longer side of the result has at most `PREVIEW` pixels. One picture at a time is in memory. Pixels without data
+    are transparent.
     """
     from PIL import Image as PillowImage
 
@@ -64,9 +64,9 @@ def pictures_on_grid(pictures: Sequence[PlacedPicture], grid: MapGrid) -> Image:
 
 
 def given_picture(picture: Any, georeference: Georeference | None, size: tuple[int, int]) -> Image:
-    """Return the background of a raster's figure, given in any form that `RasterOutput.figure` accepts.
+    """Convert the argument ``picture`` of `RasterOutput.figure` to a Pillow image.
 
-    ``georeference`` and ``size`` (height, width) are those of the raster, onto which files are warped.
+    Files are warped onto the raster of the figure, which has this ``georeference`` and ``size`` (height, width).
 
     Raises InputError if ``picture`` is no picture, or its files cannot be read or do not overlap the raster.
     """
@@ -89,7 +89,7 @@ def given_picture(picture: Any, georeference: Georeference | None, size: tuple[i
 
 
 def _picture_of_files(paths: Sequence[str | PurePath], grid: MapGrid) -> Image:
-    """Draw raster files as one picture that covers the map ``grid``. Raise InputError if no file has data there."""
+    """Draw raster files as one picture on the map grid ``grid``. Raise InputError if no file has data there."""
     image = pictures_on_grid([PlacedPicture.of_file(path) for path in paths], grid)
     if not np.asarray(image)[..., 3].any():
         names = ", ".join(without_secrets(str(path)) for path in paths)
@@ -98,9 +98,10 @@ def _picture_of_files(paths: Sequence[str | PurePath], grid: MapGrid) -> Image:
 
 
 def _draw_below(drawn: NDArray[np.uint8], image: Image, place: PlacedRaster, grid: MapGrid) -> None:
-    """Warp ``image`` to the map ``grid``, and copy it into the transparent pixels of the RGBA array ``drawn``.
+    """Draw ``image`` below the RGBA picture ``drawn``. Only transparent pixels of ``drawn`` are changed.
 
-    ``drawn`` is uint8 [4, height, width] on ``grid``. ``place`` is the georeference and size of the image's scene.
+    ``drawn`` is uint8 [4, height, width] on the map grid ``grid``, to which ``image`` is warped. ``place`` is the
+    georeference and size of the scene that ``image`` shows.
     """
     pixels = np.moveaxis(np.asarray(image.convert("RGBA")), 2, 0)
     georeference = place.place.resized(place.size, (image.height, image.width))

@@ -117,7 +117,7 @@ class PolygonsOutput(MediaOutput):
         return PolygonsOutput(self.classes.placed(source), simplify=self.simplify)
 
     def close(self) -> None:
-        """Close the class raster, and remove its temporary file if it has one."""
+        """Close the class raster. If the raster is kept in a temporary file, remove the file."""
         self.classes.close()
 
     def __repr__(self) -> str:
@@ -129,7 +129,9 @@ class PolygonsOutput(MediaOutput):
         return self.classes.to_bytes("png")
 
     def save(self, path: str | PurePath, **options: Any) -> PurePath:
-        """Write the polygons to a .geojson, .parquet, .gpkg, .fgb, .shp.zip or .pmtiles file, or the raster to a .tif.
+        """Write the polygons to a file. If the suffix of ``path`` is .tif, write the class raster instead.
+
+        Suffixes for polygons are .geojson, .parquet, .gpkg, .fgb, .shp.zip and .pmtiles.
 
         GeoJSON names the coordinate system in the member ``crs`` of GeoJSON 2008, as GDAL does, since RFC 7946 allows
         only longitude and latitude. GeoParquet needs the extra ``geoparquet``; GeoPackage, FlatGeobuf, Shapefile and
@@ -142,7 +144,7 @@ class PolygonsOutput(MediaOutput):
         return super().save(path, **options)
 
     def traced(self, folder: Path | None = None) -> TracedPolygons:
-        """Return an iterator that traces the polygons on demand. It may put a temporary file into ``folder``."""
+        """Return an iterator that traces the polygons on demand. Temporary files are created in ``folder``."""
         raster = self.classes
         pieces = trace_polygons(
             class_rows(raster),

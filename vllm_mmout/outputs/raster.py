@@ -46,7 +46,7 @@ class RasterOutput(MediaOutput):
     """
 
     in_place: ClassVar[bool] = False
-    """Whether the raster already has the mask and georeference of its input. `placed` then returns the same raster."""
+    """True if the raster already has the mask and georeference of its input, so that `placed` changes nothing."""
     takes_area: ClassVar[bool] = True
     output_kinds: ClassVar[tuple[str, ...]] = ("raster",)
     formats: ClassVar[dict[str, str]] = formats_of("raster", first="tiff")
@@ -213,7 +213,7 @@ class RasterOutput(MediaOutput):
         return raster_figure(self, title=title, picture=picture, opacity=opacity)
 
     def areas(self, aoi: Any = None, aoi_crs: str | None = None) -> AreasOutput:
-        """Count the pixels and square metres of each class, and of nodata, in blocks of rows.
+        """Return the number of pixels and the area in square metres of each class, and of nodata.
 
         Args:
             aoi: area of interest in the forms that `vllm_mmout.OutputParams` takes. Only pixels whose centre is inside

@@ -51,7 +51,7 @@ class PreviewSource(Protocol):
         """Dtype of the pixels."""
 
     def windows(self, windows: Sequence[Window]) -> Iterator[Raster]:
-        """Yield the pixels of each window."""
+        """Yield the pixels in each of ``windows`` of the raster, in the same order."""
 
 
 def render(
@@ -181,9 +181,9 @@ class _PreviewAxis:
     """Ranges of raster pixels along one axis, one range for each pixel of a preview."""
 
     first: NDArray[np.intp]
-    """Array with the index of the first covered raster pixel, for each preview pixel."""
+    """Array with one index per preview pixel: the first raster pixel in the range of the preview pixel."""
     end: NDArray[np.intp]
-    """Array with the index after the last covered raster pixel, for each preview pixel."""
+    """Array with one index per preview pixel: the first raster pixel after the range of the preview pixel."""
 
     @classmethod
     def of(cls, old: int, new: int, *, picked: bool) -> _PreviewAxis:

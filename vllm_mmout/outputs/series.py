@@ -14,7 +14,7 @@ from vllm_mmout.outputs.formats import FORMATS, formats_of
 from vllm_mmout.outputs.raster import RasterOutput
 
 _ITEM_PREFIX = "MMOUT_"
-"""Prefix of the names of metadata items that this package writes. Such an item is a list of lines."""
+"""Name prefix of the metadata items that this package writes. The value of each of these items is a list of lines."""
 
 
 class RasterSeries(Savable):

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _SourceHolder:
-    """Holder that excludes the description of a result's input from comparisons. All holders are equal.
+    """Holder of the description of a result's input. All holders are equal to each other.
 
-    Two results are therefore equal if their fields are equal, even if their inputs differ.
+    The description is thus excluded from comparisons: two results with equal fields are equal even if their inputs
+    differ.
     """
 
     source: Source | None = field(default=None, compare=False, repr=False)
@@ -65,7 +66,10 @@ class StructuredOutput(Savable, BaseModel):
         return () if self._source is None else self._source.assumed
 
     def placed(self, source: Source) -> Self:
-        """Return a copy of the result with a description of its input, which drawing and GeoJSON export need."""
+        """Return a copy of the result that holds ``source``, the description of the result's input.
+
+        Drawing and GeoJSON export need the description.
+        """
         placed = self.model_copy()
         placed._input = _SourceHolder(source)  # noqa: SLF001 - an object of this class
         return placed

@@ -49,7 +49,7 @@ class TensorOutput(MediaOutput):
 
     @property
     def array(self) -> NDArray[Any]:
-        """The only array. InputError is raised if the output has several arrays."""
+        """The output's array, if there is only one. InputError is raised if the output has several arrays."""
         if len(self.arrays) > 1:
             raise InputError(
                 f"the output has {len(self.arrays)} arrays ({', '.join(self.arrays)}); choose from .arrays"

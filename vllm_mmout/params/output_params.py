@@ -171,14 +171,17 @@ class OutputParams(MosaicOptions, frozen=True, kw_only=True, repr_omit_defaults=
 
     @property
     def of_run(self) -> OutputParams:
-        """Options for running the model. If the request asks for several kinds of output, only the default is selected.
+        """Options for running the model. If several kinds of output are requested, only the default kind is computed.
 
         The other kinds are converted from the output of the default kind.
         """
         return msgspec.structs.replace(self, output=None) if isinstance(self.output, tuple) else self
 
     def of_part(self, **changes: Any) -> OutputParams:
-        """Return a copy of the options for one part of the request, such as a tile, with the given changes."""
+        """Return a copy of the options for one part of the request, such as a tile.
+
+        ``changes`` are new values of options.
+        """
         return _PartParams(**{**msgspec.structs.asdict(self.of_run), **changes})
 
     def to_wire(self) -> dict[str, Any]:

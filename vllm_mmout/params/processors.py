@@ -56,9 +56,9 @@ class Picks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     @property
     def named(self) -> tuple[str, ...]:
-        """Names of the request's results: the listed processors, or the listed kinds of output.
+        """Names of the results if the request lists several processors or several kinds of output. Otherwise empty.
 
-        Empty if the request lists neither. The request then has a single result.
+        The names are the names of the processors, or the kinds of output. Without a list, the request has one result.
         """
         return next((names for names in (self.processor, self.output) if isinstance(names, tuple)), ())
 

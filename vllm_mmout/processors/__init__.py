@@ -1,4 +1,7 @@
-"""Output processors, one per module, imported on first use. They import torch only when a request needs it."""
+"""Output processors, one per module. A module is imported when its processor is first used.
+
+The modules do not import torch. The processors import torch when a request needs torch.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +54,6 @@ _HOMES = {
     "vllm_mmout.processors.tensor": "TensorProcessor",
     "vllm_mmout.processors.video": "VideoProcessor",
 }
-"""Maps each module to the public names that are imported from it."""
+"""Maps the path of a module to the name of the class that this package imports from the module on first use."""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

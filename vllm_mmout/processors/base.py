@@ -33,8 +33,8 @@ class OutputProcessor:
     """Kind of the output: "tensor", "image", "video", "audio", "raster", "structured"."""
 
     outputs: ClassVar[tuple[str, ...]] = ()
-    """Values of ``OutputParams.output`` that this processor accepts, the default first. Empty if it has a single kind
-    of output."""
+    """Values of ``OutputParams.output`` that this processor accepts. The first value is the default. Empty if the
+    processor has a single kind of output."""
 
     products: ClassVar[tuple[str, ...]] = ()
     """Kinds of output that one request may ask for together, the default kind first. Empty if a request may ask for
@@ -49,8 +49,7 @@ class OutputProcessor:
     output_stride: int = 1
     """Number of input pixels, along each side, that one pixel of the output raster covers.
 
-    If the number is above 1, tiles begin at multiples of the number, and the last output pixels may reach beyond the
-    input."""
+    Tiles begin at multiples of this number. An output pixel at the lower or right edge may extend beyond the input."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], options: Mapping[str, Any]) -> OutputProcessor:
@@ -63,11 +62,11 @@ class OutputProcessor:
 
     @property
     def model_classes(self) -> Sequence[ModelClass]:
-        """Classes that the model can detect, by ascending id. Empty if there are none, or their names are unknown."""
+        """Classes that the model can detect, by ascending id. Empty if the names of the classes are unknown."""
         return ()
 
     def formats(self, params: OutputParams) -> Mapping[str, str] | None:
-        """Return the file formats of the output, as suffix -> name of the format, the default first.
+        """Return the file formats of the output, as a dict from suffix to format name. The first format is the default.
 
         Returns None if the formats are not known in advance. Before a scene is run, a file name whose suffix is not
         among the formats is refused, and so is an input without a position on the Earth if the suffix selects the
@@ -173,7 +172,7 @@ class OutputProcessor:
         return params
 
     def mosaic_pixels(self, params: OutputParams) -> Callable[[RasterOutput], RasterOutput] | None:
-        """Return a function that converts a mosaic's joined pixels to the result, or None to leave them unchanged."""
+        """Return the function that computes the result from a mosaic's pixels, or None if the pixels are the result."""
         return None
 
     def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:
@@ -256,7 +255,10 @@ class OwnInputsProcessor(OutputProcessor):
     """Names of the options in `OutputParams` that requests to this processor may set. Other options are refused."""
 
     def load(self) -> None:
-        """Import the modules that the processor needs. Called before any process of the engine is started."""
+        """Import the modules that the processor needs.
+
+        This method is called before the processes of the engine are started.
+        """
 
     def started(self, vllm_config: Any, renderer: Any) -> Self:
         """Return the processor that serves requests after the engine has started. By default, return ``self``.
@@ -266,9 +268,9 @@ class OwnInputsProcessor(OutputProcessor):
         return self
 
     def request(self, pick: str, data: Any, request: Any, limit_s: float) -> Any:
-        """Return an object that splits a user's request into requests to the engine.
+        """Return a `Run` for a user's request. The `Run` splits the user's request into requests to the engine.
 
-        The object is a `vllm_mmout.engine.scene.run.Run`, which is not started yet.
+        The `vllm_mmout.engine.scene.run.Run` is not started yet.
 
         Args:
             pick: name under which the engine holds this processor.

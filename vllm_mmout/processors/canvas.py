@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _GROUPED = 8
 """Maximum number of neighbouring GeoTIFF blocks whose pixels are collected in one array.
 
-Larger arrays need fewer copies of pixels. Each copy makes Python's threads wait for each other."""
+A larger array needs fewer copy operations per tile. Python's threads wait for each other at each copy operation."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,9 +34,9 @@ class _Unfinished:
     missing: int
     """Number of pixels that have not arrived."""
     group: NDArray[Any]
-    """Array [bands, height, width] with the pixels of this block, and maybe of neighbouring blocks."""
+    """Array [bands, height, width] with the pixels of the block. Neighbouring blocks may share the array."""
     group_col: int
-    """First column of the array ``group`` in the raster."""
+    """Index of the raster column where the array ``group`` begins."""
 
 
 class Canvas:
@@ -104,7 +104,7 @@ class Canvas:
         self._put(row, col, np.broadcast_to(nothing, (self._like.count, height, width)), None)
 
     def finish(self, georeference: Georeference | None, metadata: Mapping[str, str]) -> StoredRaster:
-        """Finish the file and return it as a raster. All its pixels must have been written."""
+        """Finish the GeoTIFF and return it as a raster. Call this method after all pixels have been written."""
         described = self._like.described
         described["nodata"], described["georeference"], described["metadata"] = self._nodata, georeference, metadata
         return StoredRaster.from_blocks(self._blocks, **described)
@@ -115,9 +115,10 @@ class Canvas:
         self._blocks.discard()
 
     def _neighbours(self, row: int, col: int, width: int) -> Iterator[list[_Unfinished]]:
-        """Yield the GeoTIFF blocks that overlap a range of columns. Blocks that share an array form one list.
+        """Yield lists of neighbouring GeoTIFF blocks. The pixels of all blocks in a list are collected in one array.
 
-        ``row`` is the index of the row of blocks. The range has ``width`` columns, from the column ``col`` on.
+        ``row`` is the index of the row of blocks. The blocks overlap the ``width`` raster columns that begin at
+        ``col``.
         """
         shared: list[_Unfinished] = []
         for number, _, _ in _overlapped(col, width, self._blocks.block):
@@ -177,7 +178,10 @@ class Canvas:
 
     @property
     def _nodata(self) -> float | None:
-        """Nodata value of the raster: the tiles' value, else a default if pixels are masked, else None."""
+        """Nodata value of the raster, normally the nodata value of the tiles.
+
+        If the tiles have no nodata value, it is the default of the dtype if pixels are masked, and None otherwise.
+        """
         if self._like.nodata is None and self._masked:
             return self._fill_value().item()  # type: ignore[no-any-return]
         return self._like.nodata
@@ -223,7 +227,10 @@ def _checked_nodata(dtype: np.dtype[Any], nodata: float | None) -> np.generic:
 
 
 def check_alike(first: RasterOutput, other: RasterOutput) -> None:
-    """Raise DecodeError if two rasters differ in bands, dtype, nodata or another property that tiles share."""
+    """Raise DecodeError if two tiles of one raster are not alike, for example in their number of bands or dtype.
+
+    Pixels, size, georeference and metadata may differ.
+    """
     if (found := difference(first, other)) is not None:
         name, mine, others = found
         raise DecodeError(

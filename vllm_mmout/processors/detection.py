@@ -34,8 +34,8 @@ _TAKES = (
     ' or of "scores" [n, boxes], integer "labels" [n, boxes] and "boxes" [n, boxes, 4]'
 )
 _BEFORE_SUPPRESSION = 10
-"""Multiplier of ``max_detections`` for the number of boxes that the worker sends. It applies if overlapping boxes are
-removed afterwards by non-maximum suppression."""
+"""Number of boxes that the worker sends for each of ``max_detections`` boxes, if non-maximum suppression removes some
+boxes afterwards."""
 _MAX_SENT = 1000
 """Maximum number of boxes that the worker sends for an input if ``max_detections`` is not set."""
 
@@ -217,7 +217,7 @@ class _Candidates(NamedTuple):
     labels: torch.Tensor
     """Class id of each candidate detection, integers [n, candidates]."""
     box_indices: torch.Tensor
-    """Index into ``boxes`` of each candidate detection, int64 [n, candidates]. Several may share a box."""
+    """Index into ``boxes`` of each candidate detection, int64 [n, candidates]. Several candidates may share a box."""
     boxes: torch.Tensor
     """Boxes in the model's format, floating point [n, boxes, 4]."""
 
@@ -238,7 +238,11 @@ def _from_scores(output: dict[str, torch.Tensor]) -> _Candidates:
 
 
 def _checked_raw(raw: Raw) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, int]:
-    """Unpack the dict from ``reduce``: scores, labels, boxes, are_relative, number of boxes above the threshold."""
+    """Check the dict returned by ``reduce``, and return its entries as a tuple.
+
+    The tuple holds the scores, the labels, the boxes, whether the boxes are relative, and the number of scores above
+    the threshold.
+    """
     for relative, name in ((False, "boxes"), (True, "relative_boxes")):
         if isinstance(raw, dict) and set(raw) == {"scores", "labels", name, "above"}:
             return raw["scores"], raw["labels"], raw[name], relative, int(raw["above"])

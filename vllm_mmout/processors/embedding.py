@@ -120,10 +120,10 @@ class EmbeddingProcessor(OutputProcessor):
 
 
 def tensor_named(output: Raw, name: str | None, takes: str, default: str | None = None) -> torch.Tensor:
-    """Return the tensor ``name`` of a model's output. If ``name`` is None, return the default tensor.
+    """Return the tensor named ``name`` from a model's output. Raise ReduceError if no tensor has this name.
 
-    The default is the tensor named ``default`` if it exists, else the only tensor of the output. Raise ReduceError if
-    the tensor is missing. ``takes`` describes the accepted outputs, for messages.
+    If ``name`` is None, return the tensor named ``default``, or the only tensor if no tensor is named ``default``.
+    ``takes`` describes the accepted outputs, for messages.
     """
     tensors = named(output)
     if name is None and default in tensors:

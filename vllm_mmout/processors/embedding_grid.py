@@ -57,15 +57,15 @@ _PER_PIXEL = f"component = pixel * 2 ** ({SCALE_BAND} / {_STEPS}); {SCALE_BAND} 
 
 
 class EmbeddingGridProcessor(OutputProcessor):
-    """Processor for backbones. Returns a raster of patch embeddings: a pixel for each patch, a band for each component.
+    """Processor for backbones. It returns a raster of patch embeddings with one pixel for each patch of the input.
 
     The model returns tokens or a feature map. Tokens are prefix tokens (class token, registers), then the patches row
     by row.
 
-    A pixel of the result is a patch. Its upper left corner is that of the input, and a patch at the lower or right edge
-    may reach beyond it. Tiles begin at multiples of the patch. Where they overlap, nothing is averaged: a patch is
-    taken from the tile whose centre is nearest, which has the most context. A patch without a valid pixel is nodata,
-    and so is a vector with NaN or an infinity.
+    A pixel of the result is a patch, and a band is a component of the vectors. The upper left corner of the result is
+    that of the input, and a patch at the lower or right edge may reach beyond the input. Tiles begin at multiples of
+    the patch. Where tiles overlap, nothing is averaged: a patch is taken from the tile whose centre is nearest, which
+    has the most context. A patch without a valid pixel is nodata, and so is a vector with NaN or an infinity.
 
     `reduce` computes everything in float32 on the device, and only the values to be stored are sent.
 

@@ -110,9 +110,10 @@ class _Joining:
                 self._growing.joined()
 
     def _add_alike(self, canvas: Canvas, block: PartBlock, tiles: RasterTiles) -> None:
-        """Add the tiles of one engine request to the canvas. The outputs of all tiles are in a single array.
+        """Add tiles of equal size and metadata to the canvas. The pixels of all tiles are in one array.
 
-        Neighbouring tiles without overlap and without masked pixels are written together.
+        The tiles belong to the engine request ``block``. Neighbouring tiles are written together if they have neither
+        overlap nor masked pixels.
         """
         if tiles.array.shape[2:] != self._plan.output_size:
             self._add(block[0])  # raises the error
@@ -181,7 +182,7 @@ class _Joining:
 
     @property
     def _georeference(self) -> Georeference | None:
-        """Georeference of the joined raster, whose pixel size differs from the scene's if the model changes it."""
+        """Georeference of the joined raster. The pixel size differs from the scene's if the model resizes tiles."""
         georeference = self._source.georeference
         return None if georeference is None else georeference.resized(self._grid.covered, self._plan.size)
 

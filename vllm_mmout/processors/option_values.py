@@ -28,7 +28,7 @@ class ModelClass(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     """Name of the class, or None."""
     colour: str | None = None
-    """Colour of the class in pictures, as "#rrggbb", or None if it has none."""
+    """Colour of the class in pictures, as "#rrggbb". None if the class lacks a colour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def checked_count(name: str, value: object) -> int:
 
 
 def checked_part(name: str, value: object) -> float:
-    """Return the value of option ``name`` if it is a number from 0 to 1. Otherwise raise OptionError."""
+    """Return the value of option ``name`` if it is a fraction from 0 to 1. Otherwise raise OptionError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or not 0 <= value <= 1:
         raise OptionError(f"{name} must be a number from 0 to 1, got {value!r}")
     return float(value)

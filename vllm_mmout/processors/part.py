@@ -23,7 +23,7 @@ class Part:
     """Window of the tile in the input, or None if the input was not cut into tiles. If the request selects a region of
     the input by ``window``, ``bbox`` or ``aoi``, the window is relative to the upper left corner of this region."""
     output: Any
-    """Return value of ``decode``. None if the part was not sent to the model, because it lacks valid pixels."""
+    """Return value of ``decode`` for the part. None if the part lacks valid pixels and was not sent to the model."""
     valid: NDArray[np.bool_] | None = None
     """Validity mask of the tile, bool [height, width]. None if all pixels are valid."""
 

@@ -62,7 +62,7 @@ class Parts(Iterator[Part]):
     def mosaic(
         self, params: OutputParams, finish: Callable[[RasterOutput], RasterOutput] | None = None
     ) -> RasterOutput:
-        """Join the tiles of a scene into a `StoredRaster` on disk, and convert its pixels by ``finish``.
+        """Join the tiles of a scene into a `StoredRaster` on disk. The function ``finish`` converts the joined pixels.
 
         The raster has the georeference of the scene. If tiles overlap, the memory needed grows with a side of the
         scene, not with its area. ``params`` say how the tiles are blended. ``finish`` turns joined values into the

@@ -101,9 +101,10 @@ def own_array(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[Any]]:
 
 
 def not_of_reduce(what: str, tensor: torch.Tensor | None = None) -> DecodeError:
-    """Return a DecodeError which says that a tensor is not a result of the inherited ``reduce``.
+    """Return a DecodeError for a result of ``reduce`` that ``decode`` cannot use.
 
-    A subclass overrides ``reduce`` but not ``decode``. ``decode`` expects ``what`` in place of ``tensor``.
+    The cause is a subclass that overrides ``reduce`` but not ``decode``. ``what`` describes the result that ``decode``
+    expects. ``tensor`` is the actual result.
     """
     got = "" if tensor is None else f", got {describe(tensor)}"
     return DecodeError(f"{what}{got}; a subclass that overrides reduce must override decode as well")
@@ -122,7 +123,7 @@ def asked_output(processor: OutputProcessor, name: str, params: OutputParams) ->
 
 
 def has_method(instance: object, method: Any) -> bool:
-    """Return whether ``instance`` uses ``method`` unchanged. Return False if a subclass overrides the method."""
+    """Return whether ``instance`` uses ``method``, a method of its base class, rather than a subclass's override."""
     return getattr(getattr(instance, method.__name__), "__func__", None) is method
 
 

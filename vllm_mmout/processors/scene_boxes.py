@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.parts import Parts
 
 _CONTAINED = 0.5
-"""Fraction of the area of a box that its tile may have cut off. The box is dropped as a duplicate if a box from another
-tile covers a larger fraction."""
+"""Maximum fraction of a cut-off box that a box from another tile may cover. If the fraction is larger, the cut-off box
+is dropped as a duplicate."""
 _MARGIN = 0.05
-"""Distance between a box and an edge of its tile, as a fraction of the box's side. A box at this distance or closer
-counts as cut off by the edge.
+"""Fraction of a box's side. If the distance from the box to an edge of its tile is at most this fraction of the side,
+the box counts as cut off by the edge.
 
-The distance is at least 1 pixel."""
+A box within 1 pixel of the edge always counts as cut off."""
 
 
 def joined_boxes(parts: Parts, iou_threshold: float, most: int | None) -> DetectionOutput:
@@ -125,7 +125,10 @@ class _SceneBoxes:
         return any(touches and edge != end for touches, edge, end in zip(touched, edges, scene, strict=True))
 
     def best(self, iou_threshold: float) -> list[Detection]:
-        """Return the detections without duplicates from overlapping tiles, the highest score first."""
+        """Return the best detection of each object, the highest score first.
+
+        Overlapping tiles may have several detections of an object.
+        """
         from vllm_mmout.outputs import Detection
 
         tiles, kinds, cut, scores = (
@@ -175,15 +178,15 @@ class _BoxIndex:
             self._boxes[cell].append(number)
 
     def boxes_in(self, cells: list[tuple[int, int, int]]) -> NDArray[np.intp]:
-        """Return the indices of the boxes that were added to any of these cells of the grid."""
+        """Return the indices of the boxes that are listed in at least one of the grid cells ``cells``."""
         return np.array(list({number for cell in cells for number in self._boxes.get(cell, ())}), np.intp)
 
 
 def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float, float]:
-    """Return the lowest and the highest centre, along one axis, of the boxes to take from the tile at ``start``.
+    """Return a range of box centres along one axis, as (lowest, highest) coordinates.
 
-    Boxes with other centres are taken from the neighbouring tiles. ``starts`` are the positions of all tiles along
-    the axis, and ``tile`` is the length of a tile.
+    Boxes whose centre is in the range are taken from the tile at ``start``, and other boxes from the neighbouring
+    tiles. ``starts`` are the positions of all tiles along the axis, and ``tile`` is the length of a tile.
     """
     number = starts.index(start)
     first, last = -math.inf, math.inf
@@ -195,10 +198,10 @@ def _centre_range(starts: tuple[int, ...], tile: int, start: int) -> tuple[float
 
 
 def _overlaps(box: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the overlap of ``box`` with each of ``boxes``: intersection over union, and covered part of ``box``.
+    """Return two measures of the overlap of ``box`` with each of ``boxes``, as two arrays.
 
-    The covered part is a fraction of the area of ``box``. Both results have one value for each of ``boxes``. Touching
-    boxes without an area count as equal: both values are 1.
+    The first measure is the intersection over union. The second measure is the fraction of the area of ``box`` that
+    the other box covers. Touching boxes without an area count as equal: both measures are 1.
     """
     sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
     common = sides.clip(min=0).prod(axis=1)

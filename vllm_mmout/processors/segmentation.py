@@ -43,7 +43,7 @@ _AXES = 4  # batch, classes, rows, columns
 _MAX_COMPARED = 16
 """Maximum number of classes for which `reduce` calls `best_of`. With more classes, `torch.max` is faster."""
 _CLASSES = range(2, 65535 + 1)
-"""Allowed numbers of classes in a model. All class ids and a nodata value must fit into uint16."""
+"""Range of the number of classes that a model may have. All class ids and a nodata value must fit into uint16."""
 
 
 class SegmentationProcessor(OutputProcessor):
@@ -105,7 +105,7 @@ class SegmentationProcessor(OutputProcessor):
         ]
 
     def formats(self, params: OutputParams) -> Mapping[str, str]:
-        """Return the file formats of the output that the request asks for, as suffix -> name of the format."""
+        """Return the file formats of the requested kind of output, as a dict from suffix to format name."""
         output = asked_output(self, self.name, params)
         if output == "areas":
             from vllm_mmout.outputs import AreasOutput
@@ -178,7 +178,7 @@ class SegmentationProcessor(OutputProcessor):
         return msgspec.structs.replace(params, output="classes") if output in _VECTORS else params
 
     def mosaic_pixels(self, params: OutputParams) -> Callable[[RasterOutput], RasterOutput] | None:
-        """Return a function that converts a mosaic's probabilities to the result, or None to leave pixels unchanged."""
+        """Return the function that computes the result from a mosaic's pixels, or None if the pixels are the result."""
         return self._finisher(asked_output(self, self.name, params)) if params.mosaic == "confident" else None
 
     def mosaic_output(self, raster: RasterOutput, params: OutputParams, area: PlacedArea | None) -> Any:
@@ -228,7 +228,7 @@ class SegmentationProcessor(OutputProcessor):
         return RasterOutput(best[None], nodata=math.nan, band_names=("confidence",))
 
     def travels(self, params: OutputParams) -> str:
-        """Return the kind of result that travels to the frontend: "classes", "probabilities" or "confidence"."""
+        """Return the kind of result that the worker sends: "classes", "probabilities" or "confidence"."""
         output = asked_output(self, "segmentation", params)
         if params.blends:
             return "probabilities"
@@ -247,7 +247,7 @@ class SegmentationProcessor(OutputProcessor):
         return logits
 
     def _colours(self, most: int) -> NDArray[np.uint8]:
-        """Return ``palette`` if it is set, else a default colour for each class name, else ``most`` default colours."""
+        """Return ``palette`` if set, otherwise default colours: one per class name, or ``most`` without class names."""
         if self._palette is not None:
             return self._palette
         return default_palette(len(self._class_names) if self._class_names else most)
@@ -282,9 +282,9 @@ def best_of(planes: Iterable[torch.Tensor], classes: int) -> torch.Tensor:
 
 
 def as_vectors(raster: RasterOutput, output: str, params: OutputParams, area: PlacedArea | None = None) -> Any:
-    """Convert a raster of classes to polygons or a table of areas if ``output`` is "polygons" or "areas".
+    """Convert a raster of classes to ``output``: "polygons" or "areas". Return the raster for other values.
 
-    Other values of ``output`` return the raster. ``area`` is the area of interest of a joined scene.
+    ``area`` is the area of interest of a joined scene.
     """
     if output == "polygons":
         return PolygonsOutput(raster, simplify=params.simplify)

@@ -13,14 +13,14 @@ from vllm_mmout.processors.base import OutputProcessor
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Output processors that were selected for a model, with their options."""
+    """Output processors that a setting or decorator selected for a model, with their options."""
 
     processors: Mapping[str, type[OutputProcessor]]
-    """Maps names to classes of output processors, the default first. Never empty."""
+    """Maps the name of each processor to its class. The first processor is the default. There is at least one."""
     options: Mapping[str, Mapping[str, Any]]
     """Maps names of processors to keyword arguments for their constructors."""
     settings: Mapping[str, Any]
-    """Settings that apply to the engine rather than to a processor, as the user set them."""
+    """Settings of the engine, such as ``decode_threads``, with the values that the user chose."""
     chosen_by: str
     """Description of the setting or decorator that selected the processors, for use in messages."""
 

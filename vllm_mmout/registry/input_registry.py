@@ -23,12 +23,12 @@ IMAGE: Final = "image"
 rasters."""
 
 REGISTERED = "_input_registrations"
-"""Name of the model class attribute that holds the arguments of this registry's decorators."""
+"""Name of the attribute that this registry's decorators set on a model class to store the registered values."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapperChoice:
-    """Input mapper that is registered for a model class, as ``factory`` or as ``function``.
+    """Input mapper of a model class: either a factory that makes the mapper, or a function that is the mapper.
 
     If both fields are None, the model's ``AutoProcessor`` is used.
     """
@@ -93,7 +93,7 @@ class InputRegistry:
         return self._decorator("mapper", MapperChoice(factory=_callable(mapper, "an input mapper")))
 
     def register_image_input_mapper(self, mapper: MapperFunction | None = None) -> Callable[[Model], Model]:
-        """Return a decorator that registers an input mapper with the arguments of early vLLM releases.
+        """Return a decorator that registers an input mapper ``(context, data)``, as used by early vLLM releases.
 
         Args:
             mapper: called with an `InputContext` and a user's raw data (a file arrives opened, as a PIL image or an

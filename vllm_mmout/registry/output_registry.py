@@ -131,7 +131,7 @@ class OutputRegistry:
         return {architecture: tuple(table.values()) for architecture, table in self._architectures.items()}
 
     def installed(self, name: str) -> Registration | None:
-        """Return the processor called ``name`` from this or another installed package. Return None if it is missing.
+        """Return the installed output processor called ``name``, or None. Built-in processors count as installed.
 
         Raises:
             RegistrationError: several packages announce different classes under that name.
@@ -140,7 +140,10 @@ class OutputRegistry:
         return self._installed.find(name)
 
     def known(self) -> dict[str, str]:
-        """Return the output processors that any model may use, as name -> "pkg.mod:Class (origin)"."""
+        """Return a dict from the names of all installed output processors to texts such as "pkg.mod:Class (origin)".
+
+        Any model may use these processors.
+        """
         return {
             name: ", ".join(str(entry) for entry in self._installed.everything() if entry.name == name)
             for name in self._installed.names()

@@ -22,8 +22,10 @@ BUILT_IN = {
     "embedding": "vllm_mmout.processors.embedding:EmbeddingProcessor",
     "embedding_grid": "vllm_mmout.processors.embedding_grid:EmbeddingGridProcessor",
 }
-"""Output processors of this package by name. They are listed here so that they work even if the package is on the path
-but not installed."""
+"""Output processors of this package, as name -> "pkg.mod:Class".
+
+The table is used instead of entry points, which do not exist if this package is on the path but not installed.
+"""
 
 
 class InstalledProcessors:
@@ -36,7 +38,7 @@ class InstalledProcessors:
         self._tables: dict[str, list[Registration]] | None = None
 
     def _read(self) -> dict[str, list[Registration]]:
-        """Return all installed output processors by name. `find` refuses a name that several processors have."""
+        """Return a dict from each name to the list of all installed output processors with that name."""
         if self._tables is None:
             tables = {name: [Registration(name, path, "built in")] for name, path in BUILT_IN.items()}
             for wing in wings():
@@ -58,11 +60,11 @@ class InstalledProcessors:
         return list(self._read())
 
     def everything(self) -> list[Registration]:
-        """Return all installed output processors as one list. Several may have the same name."""
+        """Return all installed output processors as one list. Several processors may have the same name."""
         return [registration for rivals in self._read().values() for registration in rivals]
 
     def find(self, name: str) -> Registration | None:
-        """Return the processor called ``name``, or None. Raise RegistrationError if several have that name."""
+        """Return the processor called ``name``, or None. Raise RegistrationError if the name is ambiguous."""
         rivals = self._read().get(name, [])
         if len(rivals) > 1:
             raise RegistrationError(

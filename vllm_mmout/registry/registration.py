@@ -22,7 +22,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 class ProcessorFamily(Protocol):
-    """Output processors of an extension package, whose names begin with its prefix, such as "io_plugin:"."""
+    """Output processors of an extension package. Their names begin with a common prefix, such as "io_plugin:"."""
 
     def installed(self) -> Iterable[Registration]:
         """Return registrations of all installed output processors with this family's prefix, such as "io_plugin:"."""
@@ -62,7 +62,7 @@ class Registration:
 
 
 def make_registration(processor: ProcessorTarget, name: str | None, origin: str) -> Registration:
-    """Create the registration of a processor under a name. Raise RegistrationError if either of them is invalid."""
+    """Create the registration of a processor. Raise RegistrationError if the processor or its name is invalid."""
     if isinstance(processor, str):
         if not is_target(processor):
             raise RegistrationError(
@@ -139,7 +139,7 @@ def is_name(name: object) -> bool:
 
 
 def default_name(processor: ProcessorTarget) -> str:
-    """Return the name under which a processor is registered if the caller does not name it.
+    """Return the name of a processor that is registered without an explicit name.
 
     A ``name`` attribute counts only on the class itself: ``class FloodMask(SegmentationProcessor)`` is "FloodMask".
     """

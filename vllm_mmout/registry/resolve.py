@@ -35,7 +35,7 @@ def resolve(
     settings: Collection[str] = (),
     fallback: str | None = None,
 ) -> Choice | None:
-    """Select the output processors of a model. The engine argument has priority, then ``config.json``, then registries.
+    """Select the output processors of a model, and their options. Return None for a model without output processors.
 
     The places are 1. the engine argument, 2. ``config.json`` (``"output_processor"`` at its top or in its ``"mmout"``
     table), 3. the registration of the architecture, then that on the model's class. 1 and 2 hold a name, a list of
@@ -116,22 +116,22 @@ def _refuse_unused_options(
 
 @dataclass(frozen=True, slots=True)
 class NamedProcessor:
-    """Output processor that a configuration names, with the options for it."""
+    """Output processor that a configuration names, with its alias and its own options."""
 
     name: str
     """Registered name of the processor, its path "pkg.mod:Class", or a name with a prefix such as "io_plugin:NAME"."""
     alias: str | None
     """Name of the processor in requests, or None to use its registered name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options that are set for this processor only."""
+    """Option values that the configuration sets for this processor only, by option name."""
 
 
 def parse_names(value: object, source: str) -> tuple[NamedProcessor, ...] | None:
-    """Parse the value of ``"output_processor"`` in a configuration.
+    """Parse the setting ``"output_processor"`` into `NamedProcessor` objects. Return None if the setting is missing.
 
-    "none" gives an empty tuple, and an unset value gives None.
+    The default processor comes first. The setting "none" gives an empty tuple.
 
-    The default processor comes first.
+    ``source`` is the configuration that has the setting, for messages.
     """
     if value is None:
         return None
@@ -194,16 +194,16 @@ class ModelRegistrations:
 
     @property
     def all(self) -> Mapping[str, Registration]:
-        """All processors registered for a model, by name. The model's architecture takes precedence over its class."""
+        """All output processors that are registered for the model's architecture or class, by name."""
         return {**self._on_class, **self._by_architecture}
 
 
 def find_all(
     wanted: Iterable[NamedProcessor], registry: OutputRegistry, own: ModelRegistrations, source: str
 ) -> dict[str, type[OutputProcessor]]:
-    """Find the classes of the ``wanted`` processors. Return a dict by name. The registrations ``own`` have priority.
+    """Find the classes of the ``wanted`` processors. Return a dict from names to classes.
 
-    ``source`` is the configuration that names the processors, for messages.
+    ``own`` is searched before ``registry``. ``source`` is the configuration that names the processors, for messages.
     """
     processors: dict[str, type[OutputProcessor]] = {}
     for choice in wanted:
@@ -238,12 +238,12 @@ class AcceptedOptions:
 
     names: tuple[str, ...]
     required: tuple[str, ...]
-    """Names of the constructor arguments without a default value. Empty if the processor overrides ``from_config``,
-    because ``from_config`` may take the values from the model's config."""
+    """Names of the constructor arguments without a default value. The tuple is empty if the processor overrides
+    ``from_config``, which can supply the values itself."""
     anything: bool
 
     def takes(self, option: str) -> bool:
-        """Return whether the constructor accepts ``option``."""
+        """Return whether the processor's constructor accepts the keyword argument ``option``."""
         return self.anything or option in self.names
 
 

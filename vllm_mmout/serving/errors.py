@@ -51,7 +51,7 @@ _STATUSES = {
 _BUCKET_STATUSES = {403: 403, 404: 404}
 """Maps the HTTP status of a bucket's error response to the status of our response. Other statuses become 502."""
 _LONGEST = 4000
-"""Maximum number of characters of an error message, since it may quote text from the client."""
+"""Maximum number of characters of an error message. Longer messages are cut, as they may quote text from the client."""
 
 
 class ApiError(Exception):
@@ -199,7 +199,7 @@ def _of_vllm(error: Exception) -> ApiError | None:
 
 
 def _plain(text: str) -> str:
-    """Shorten a message to `_LONGEST` characters and make it valid UTF-8, since it may quote text from the client."""
+    """Make an error message safe to send: cut to `_LONGEST` characters, and valid UTF-8."""
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     return shown.encode(errors="replace").decode()
 

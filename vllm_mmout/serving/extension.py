@@ -31,7 +31,8 @@ class ServerExtension:
     """
 
     generations: Mapping[str, Any] | None = None
-    """JSON schema of this extension's requests to ``/v1/images/generations``. None if it does not serve the route."""
+    """JSON schema of the requests that this extension accepts at ``/v1/images/generations``. None if the extension
+    accepts no such requests."""
 
     def attach(self, app: FastAPI) -> None:
         """Add the routes of the extension to ``app``.
@@ -47,7 +48,7 @@ class ServerExtension:
     def service(
         self, engine: Any, models: OpenAIServingModels, options: ServingOptions, store: ResultStore
     ) -> Service | None:
-        """Create the service for ``engine``. Return None if this extension does not serve engines of that class.
+        """Create the service for ``engine``. Return None if this extension does not support the engine.
 
         The server calls this in a thread, so it may block.
 

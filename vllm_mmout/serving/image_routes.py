@@ -131,10 +131,10 @@ async def answered(
 
 
 async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
-    """Return the service of the class ``kind``, or raise ApiError. Count the request as running until ``held`` closes.
+    """Return the server's service, and count the request as running until the exit stack ``held`` closes.
 
-    The ApiError has the status 400 if the service has another class, and 429 if too many requests are running. The rest
-    of the request's body is discarded before the error is raised.
+    Raise an ApiError with status 400 if the service is not an instance of ``kind``, or with status 429 if too many
+    requests are running. The rest of the request's body is discarded before the error is raised.
     """
     try:
         service = service_of(request, kind)
@@ -146,7 +146,7 @@ async def _admitted(request: Request, kind: type[S], held: AsyncExitStack) -> S:
 
 
 def take_place(request: Request, held: AsyncExitStack) -> None:
-    """Count a request as running until ``held`` is closed. Raise an ApiError (429) if too many are running.
+    """Count a request as running until the exit stack ``held`` closes. Raise an ApiError (429) if the server is full.
 
     A request keeps its place from before its body is read until its response has been sent, because slow bodies and
     results fill memory and disks.
@@ -163,7 +163,7 @@ def _decrement_load(state: Any) -> None:
 
 
 def service_of(request: Request, kind: type[S]) -> S:
-    """Return the server's service, an instance of ``kind``. Raise an ApiError (400) if it has another class."""
+    """Return the server's service. Raise an ApiError (400) if the service is not an instance of ``kind``."""
     service = request.app.state.mmout
     if isinstance(service, kind):
         return service

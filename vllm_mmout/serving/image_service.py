@@ -58,7 +58,10 @@ class ImageService(ForwardService):
         return await answered_images(request, self, asked, asked.prompt, "image_generation")
 
     async def edited_images(self, request: Request, fields: Fields, held: AsyncExitStack) -> Response:
-        """Answer ``/v1/images/edits`` or ``/v1/images/variations``. Exit stack ``held`` closes the uploaded files."""
+        """Answer a request to ``/v1/images/edits`` or ``/v1/images/variations``.
+
+        The exit stack ``held`` closes the uploaded files.
+        """
         asked = edit_request(await read_request(request, self.options, held, json=fields is not VARIATIONS), fields)
         data = asked.images[0] if len(asked.images) == 1 else list(asked.images)
         return await answered_images(request, self, asked, data, "image_edit")

@@ -115,7 +115,7 @@ def _check_args(args: argparse.Namespace) -> None:
 
 
 def _add_plugins(args: argparse.Namespace) -> None:
-    """Add the plugins that extension packages need to ``VLLM_PLUGINS``, if the variable is set."""
+    """Add the needed plugins of extension packages to ``VLLM_PLUGINS``. Do nothing if the variable is not set."""
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None:
         for extension in extensions("routes"):

@@ -1,4 +1,7 @@
-"""Add a description of the model to the list at ``/v1/models``. ``vllm-mmout info --json`` prints the same text."""
+"""Add a description of the model to the list at ``/v1/models``.
+
+``vllm-mmout info --json`` prints the same description.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,10 @@ _NAMED: Final = {"type": "string", "description": "http(s), data or file URL."}
 
 
 def body_of(**schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the OpenAPI description of a request body, with a schema for each media type that it may have."""
+    """Return the OpenAPI description of a route's request body, given a JSON schema for each accepted media type.
+
+    The names of the keyword arguments are keys of `_BODIES`, such as ``form`` and ``json``.
+    """
     content = {_BODIES[name]: {"schema": schema} for name, schema in schemas.items()}
     return {"required": True, "content": content}
 

@@ -41,8 +41,10 @@ PATH = "/pooling"
 _TASK = "plugin"
 """Name of vLLM's pooling task for IO Processor plugins."""
 _SMALL = 1 << 16
-"""Maximum size in bytes of a body that is read although the API key is missing or the server is full. The body is only
-searched for the field ``data``."""
+"""Maximum size in bytes of a body that is read from a request without a valid API key, or while the server is full.
+
+Such a body is read only to find out whether it has the field ``data``. Requests without ``data`` go to vLLM's route.
+"""
 
 
 def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
@@ -80,7 +82,7 @@ def attach(app: FastAPI, extensions: Sequence[ServerExtension]) -> None:
 async def _answer_data(
     request: Request, service: ForwardService, held: AsyncExitStack, vllm_route: APIRoute, answer: PluginAnswer
 ) -> Response:
-    """Call ``answer`` if the body of a request has the field ``data``. Otherwise forward it to ``vllm_route``."""
+    """Call ``answer`` if a request's body has the field ``data``. Otherwise forward the request to ``vllm_route``."""
     body, full = await _read(request, service, held)
     given = await _body_with_data(body)
     if given is None:

@@ -103,7 +103,10 @@ def absolute_url(request: Request, path: str) -> str:
 
 
 async def _stored(request: Request, *, growing: bool = False) -> ResultFile:
-    """Return the stored result that the path of a request names. Raise an ApiError if it is not a GeoTIFF."""
+    """Return the stored result whose name is in the request's path.
+
+    Raise an ApiError if the result is missing or is not a GeoTIFF.
+    """
     del growing
     store, name = store_of(request), str(request.path_params["name"])
 
@@ -129,5 +132,5 @@ STORED: Final = ResultAddress("/v1/images/results/{name}", _stored)
 
 
 def result_addresses() -> tuple[ResultAddress, ...]:
-    """Return the `ResultAddress` of stored results, and the `ResultAddress` objects of extension packages."""
+    """Return all `ResultAddress` objects: `STORED` first, then the objects that extension packages define."""
     return (STORED, *extensions("results"))

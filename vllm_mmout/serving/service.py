@@ -52,7 +52,10 @@ class Service:
 
     @property
     def gives(self) -> str:
-        """Error message for requests to the wrong route. It names the model's kinds of results and the right route."""
+        """Error message that names the kinds of results that the model gives, such as "audio", and the right route.
+
+        The message is sent for requests to the wrong route.
+        """
         raise NotImplementedError
 
     @property
@@ -89,7 +92,10 @@ class ForwardService(Service):
 
     @property
     def gives(self) -> str:
-        """Error message for requests to the wrong route. It names the model's kinds of results and the right route."""
+        """Error message that names the kinds of results that the model gives, such as "audio", and the right route.
+
+        The message is sent for requests to the wrong route.
+        """
         kinds = " and ".join(dict.fromkeys(processor.modality for processor in self.binding.processors.values()))
         route = _ROUTES.get(kinds, "/v1/images/edits")
         description = f"the model {self.binding.model!r} answers with {kinds}, not with text; use {route}"

@@ -180,12 +180,11 @@ class Work:
         return last
 
     def made(self, outputs: Any, make: Callable[[Any, FormatChoice, ToResponse | None], Made]) -> dict[ResultKey, Made]:
-        """Call ``make(output, format, to_response)`` for each output of the finished request.
+        """Call ``make(output, format, to_response)`` for each output of the request. Return a dict of the results.
 
-        Return a dict that maps (name of the result, day) to the value that ``make`` returned.
-
-        The response function, or None, comes from `response_of`. The outputs are closed. If ``make`` raises, its
-        earlier results are closed too. The call blocks while ``make`` runs.
+        The dict maps (name of the result, day) to the value that ``make`` returned. The request must be finished. The
+        response function, or None, comes from `response_of`. The outputs are closed. If ``make`` raises, its earlier
+        results are closed too. The call blocks while ``make`` runs.
         """
         asked = {result.name: result for result in self.results}
         by_key = self._by_key(outputs)

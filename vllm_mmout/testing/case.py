@@ -54,7 +54,7 @@ class Case:
     """Output of the model: a tensor or a dict of tensors, with the requests on axis 0."""
     params: OutputParams = field(default_factory=OutputParams)
     equal: Equal | None = None
-    """Function that returns whether two outputs are equal, or None to compare with `difference`."""
+    """Function that returns whether two outputs are equal. If ``equal`` is None, `difference` compares the outputs."""
     allow: Sequence[str] = ()
     """Names of the processor's attributes that may change during requests, such as a decoder that is loaded on first
     use."""

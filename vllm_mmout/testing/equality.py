@@ -57,7 +57,10 @@ def _numbers(left: Any, right: Any, at: str) -> str | None:
 
 
 def _fields(value: Any) -> Mapping[str, Any] | None:
-    """Return the fields of a dataclass, struct, pydantic model or output by name, or None for other objects."""
+    """Return a dict of an object's fields by name. Return None for an object without fields, such as an array.
+
+    Dataclasses, msgspec structs, pydantic models and `MediaOutput` objects have fields.
+    """
     if isinstance(value, MediaOutput):
         return vars(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

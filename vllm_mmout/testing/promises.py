@@ -79,9 +79,10 @@ def answers_empty_axes(case: Case) -> None:
 
 
 def is_deterministic(case: Case) -> None:
-    """Check that equal input gives equal output, when repeated and in another instance of the processor.
+    """Check that ``reduce`` and ``decode`` return equal results when they are called again with the same input.
 
-    The worker and the frontend have separate instances.
+    The second call is made in the same instance of the processor and in a new instance, because the worker and the
+    frontend have separate instances.
     """
     worker, frontend = case.make(), case.make()
     sent = case.reduce(worker)

@@ -54,10 +54,10 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 
 def _shared(function: types.FunctionType) -> dict[str, tuple[str, Any]]:
-    """Return the globals, closure variables and default values of a function that hold data.
+    """Return the data that all calls of a function share: globals, closure variables and default values.
 
-    Each value of the dict is a pair (name, object). The keys describe the places for messages, such as "default 0 of
-    decode()".
+    Objects that are not data, such as modules and functions, are left out. Each value of the dict is a pair (name,
+    object). The keys describe the places for messages, such as "default 0 of decode()".
     """
     code = function.__code__
     module = function.__module__
@@ -96,10 +96,11 @@ class _Walk:
 
 
 def _inside(value: Any, place: str) -> dict[str, tuple[str, Any]] | None:
-    """Return the items or attributes inside ``value``. The keys are expressions, such as "self.weights[0]".
+    """Return a dict of the items or attributes inside ``value``. Each key is an expression, such as "self.weights[0]".
 
-    The expressions begin with ``place``, the expression for ``value``. Each entry is a pair of an attribute's name, or
-    "" for an item, and the object. Return None for a value without items or attributes, such as an array.
+    The expressions begin with ``place``, the expression for ``value``. Each value of the dict is a pair of an
+    attribute's name, or "" for an item, and the object. Return None for an object without items or attributes, such as
+    an array.
     """
     if isinstance(value, Mapping):
         return {f"{place}[{_text(key)}]": ("", item) for key, item in value.items()}

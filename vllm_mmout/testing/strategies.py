@@ -69,9 +69,9 @@ def rasters(
 
 @st.composite
 def georeferences(draw: st.DrawFn) -> Georeference:
-    """Generate a random `Georeference`: with a transform of any orientation, with ground control points, or neither.
+    """Generate a random `Georeference`: a transform, ground control points, or only a coordinate system.
 
-    Some have a coordinate system.
+    A transform has any orientation, and may lack a coordinate system. Control points always have a coordinate system.
     """
     crs = draw(st.sampled_from([*CODES, None]))
     point = crs is not None and draw(st.booleans())

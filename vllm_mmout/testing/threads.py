@@ -1,4 +1,4 @@
-"""Run calls in threads for tests: with a timeout for calls that hang, or interleaved to reveal races."""
+"""Run calls in threads, to test them. `WatchedThread` detects calls that hang. `interleaved` reveals data races."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def packages_of(value: object) -> set[str]:
 
 
 def lines_of(call: Callable[[], object], packages: Collection[str]) -> int:
-    """Return the number of lines in ``packages`` that a call executes."""
+    """Run ``call``. Return the number of executed lines of code in modules of ``packages``."""
     count = LineCounter(packages)
     count(call)
     return count.lines

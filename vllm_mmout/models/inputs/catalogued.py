@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from vllm_mmout.geo import Affine, OpenRaster
 
 _DATE_ITEM: Final = "ACQUISITIONDATETIME"
-"""Key of the metadata item to which the catalogue's acquisition date is written if the file states no date."""
+"""Metadata key of the acquisition date. It is set to the catalogue's date if the file states no date."""
 _CORNER_TOLERANCE: Final = 0.01
 """Tolerance, in pixels, when the corners of a raster in its file and in its catalogue are compared."""
 _NUMBER_TOLERANCE: Final = 1e-6
-"""Relative tolerance for differences between a file and its catalogue in scales and offsets."""
+"""Relative tolerance when the scales and offsets in a file and in its catalogue are compared."""
 _DAY: Final = timedelta(days=1)
 
 
@@ -60,7 +60,7 @@ class CataloguedFile:
     record: str
     """Name of the catalogue's record in messages, such as "STAC item S2A_1"."""
     bands: tuple[StatedBand, ...] = ()
-    """Bands of the file in its order. Empty if the catalogue does not describe them."""
+    """Bands in the order of the file. Empty if the catalogue does not describe the file's bands."""
     crs: str | None = None
     transform: Affine | None = None
     size: tuple[int, int] | None = None
@@ -111,14 +111,14 @@ class CataloguedFile:
         )
 
     def _checked_bands(self, raster: OpenRaster) -> tuple[StatedBand, ...]:
-        """Return the catalogue's bands. Raise InputError if the file has more or fewer bands. Alpha may be left out."""
+        """Return the catalogue's bands. Raise InputError if the file has more or fewer bands, not counting alpha."""
         count = len(self.bands)
         if count in {0, raster.count} or (raster.alpha == raster.count and count == raster.count - 1):
             return self.bands
         raise self._differs("a number of bands of", count, raster.count)
 
     def _metadata(self, raster: OpenRaster) -> dict[str, str]:
-        """Return the raster's metadata items, completed from its catalogue. Raise InputError if their dates differ."""
+        """Merge the metadata of the raster and the catalogue. Raise InputError if they state different dates."""
         metadata = {**raster.metadata, **dict(self.metadata)}
         if self.days is None:
             return metadata
@@ -131,7 +131,7 @@ class CataloguedFile:
         return metadata
 
     def _georeference(self, raster: OpenRaster, noted: list[str]) -> Georeference | None:
-        """Complete a raster's georeference from the catalogue's CRS and transform. Return None if nothing is added."""
+        """Return the raster's georeference, completed from the catalogue. Return None if the catalogue adds nothing."""
         if self.size is not None and self.size != raster.size:
             raise self._differs("the size", _shown(self.size), _shown(raster.size))
         own = raster.georeference or Georeference()
@@ -167,7 +167,7 @@ class CataloguedFile:
             ) from error
 
     def _nodata(self, raster: OpenRaster, bands: tuple[StatedBand, ...], noted: list[str]) -> float | None:
-        """Return the catalogue's nodata value if the raster itself lacks it. Return None if nothing is added."""
+        """Return the catalogue's nodata value. Return None if the catalogue has none, or the raster has its own."""
         stated = {str(band.nodata): band.nodata for band in bands if band.nodata is not None}
         if not stated:
             return None
@@ -187,7 +187,7 @@ class CataloguedFile:
         return int(value) if raster.dtype.kind in "iu" and float(value).is_integer() else value
 
     def _packing(self, raster: OpenRaster, bands: tuple[StatedBand, ...]) -> tuple[Packing, ...]:
-        """Complete the scales and offsets of a raster's bands from the catalogue. Return () if nothing is added."""
+        """Return each band's scale and offset, completed from the catalogue. Return () if the catalogue adds none."""
         stated = raster.packing or (Packing(),) * raster.count
         packings = list(stated)
         for place, band in enumerate(bands):
@@ -267,7 +267,7 @@ def with_catalogued(data: Any, opener: Opener | None = None) -> Any:
 
 
 def expanded(data: Any) -> Iterator[Any]:
-    """Yield the inputs in a collection of catalogue records, such as STAC items. Yield any other data itself."""
+    """Yield the inputs in a collection of catalogue records, such as STAC items. Yield other data unchanged."""
     for reader in all_extensions("inputs"):
         if (inputs := reader.many(data)) is not None:
             yield from inputs

@@ -23,9 +23,9 @@ FIELD: Final = "tensors"
 _ABSENT = np.empty(0, np.bool_)
 """Empty array that marks an argument of ``forward`` that a request leaves out. Real inputs are never empty."""
 _IN_ORDER, _BANDS_LAST = 1, 2
-"""Layouts of a tensor in shared memory: in the order of its axes, or with axis 1, the bands, as the last axis."""
+"""Memory layouts of a tensor: contiguous, or contiguous after its axis 1, the bands, is moved to the end."""
 _LARGEST_PRODUCT: Final = 2**60
-"""Maximum product of the axis lengths of an empty tensor. With larger products, its strides exceed 64-bit integers."""
+"""Maximum product of the axis lengths of an empty tensor. A larger product would make the strides overflow int64."""
 
 
 def as_mm_input(tensors: Mapping[str, Any], keywords: Sequence[str], tokens: int = 1) -> MultiModalInput:
@@ -64,14 +64,15 @@ def as_block_input(
 
 
 def _empty(*numbers: int) -> torch.Tensor:
-    """Return an empty tensor with the shape [0, *numbers]. The worker reads the numbers from the shape."""
+    """Return an empty tensor that carries ``numbers`` to the worker in its shape [0, *numbers]."""
     return as_tensor(np.empty((0, *numbers), np.bool_))
 
 
 def _placeholder(value: torch.Tensor, offset: int | None) -> torch.Tensor:
-    """Return an empty tensor whose shape gives the worker the place of ``value`` in shared memory.
+    """Return an empty tensor to send instead of ``value``, which is in shared memory.
 
-    Return ``value`` itself if it is not in shared memory, or if the numbers are too large for a shape.
+    The worker reads the offset, layout and shape of ``value`` from the shape of the empty tensor. Return ``value``
+    itself if it is not in shared memory, or if these numbers are too large for a shape.
     """
     if offset is None or offset * value.numel() > _LARGEST_PRODUCT:
         return value

@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class FilesOfDate:
-    """Files of one date, such as a file per band, out of a folder with files of several dates."""
+    """Files of one date in a folder that has several dates. There may be a file for each band."""
 
     folder: Path
     date: date
@@ -63,16 +63,16 @@ class Frame:
     layers: list[Layer]
     name: str
     metadata_date: date | None
-    """Date in the metadata of the first file of this date, or None."""
+    """Date in the metadata of the frame's first file, or None if the metadata lacks a date."""
     name_date: date | None
     """Date in the name of the file or folder, or None.
 
     If a folder's name lacks a date, this is the date in the name of the folder's first file.
     """
     rough_date: date | None
-    """Date to sort by, or None. A rough date in a name, such as "2024-06", counts as the first day of June 2024.
+    """Date for sorting the frames, or None if it is unknown. A month or year in a file name counts as its first day.
 
-    A date in the metadata, or a complete date in a name, is preferred.
+    An exact date in the metadata or in a name is preferred.
     """
     tiff_date: date | None
     """Date in the TIFF tag TIFFTAG_DATETIME, or None if the tag is missing. It may be the acquisition date, or the date

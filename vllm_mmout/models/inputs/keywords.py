@@ -1,4 +1,4 @@
-"""Read from the signature of a model's ``forward`` which tensors it takes."""
+"""Define `Keywords`, the keyword parameters in the signature of a model's ``forward``."""
 
 from __future__ import annotations
 

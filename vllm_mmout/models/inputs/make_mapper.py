@@ -90,7 +90,7 @@ class AutoProcessorMapper:
     """
 
     reads: ClassVar[frozenset[str]] = frozenset({"bands", "indices", "nodata"})
-    """Names of the options for reading rasters that requests may set."""
+    """Names of the raster reading options, such as "bands", that this mapper accepts."""
 
     def __init__(self, context: InputContext, keywords: Collection[str]) -> None:
         remedy = "decorate its class with @MULTIMODAL_INPUT_REGISTRY.register_input_mapper(RasterMapper.from_config)"
@@ -266,10 +266,9 @@ _TEST_SHAPES = ((360, 600), (600, 360), (512, 512))
 """Sizes (height, width) of the pictures that `keeps_extent` tests a processor with. Many processors crop only pictures
 that are not square."""
 _EDGE_TOLERANCE = 0.015
-"""Tolerance of `keeps_extent` for the grey levels at the edges of a processed test picture. Grey levels are 0 to 1.
+"""Tolerance for the grey levels 0 and 1 that `keeps_extent` expects at opposite edges of a processed test picture.
 
-The picture is a gradient from 0 at one edge to 1 at the opposite edge. The gradient's change over half a pixel is added
-to the tolerance."""
+Half the gradient's change from one pixel to the next is tolerated in addition."""
 
 
 def keeps_extent(process: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> bool:

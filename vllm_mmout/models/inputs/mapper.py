@@ -216,7 +216,7 @@ class RasterMapper:
         return as_stored and not self.has_own_tensors and self.num_frames in {None, 1}
 
     def block_tensors(self, planes: NDArray[Any]) -> Mapping[str, NDArray[Any]] | None:
-        """Return the tensors of several tiles, to be passed to ``forward`` as keyword arguments. Axis 0 is the tiles.
+        """Return the keyword arguments of ``forward`` for several tiles. Each array has the tiles on axis 0.
 
         ``planes`` are the pixels [tiles, bands * frames, height, width]. Return None if a subclass overrides `tensors`,
         which must then be called for each tile.
@@ -275,7 +275,7 @@ def with_frames(planes: NDArray[Any], frames: int | None) -> NDArray[Any]:
 
 
 def nothing_observed(nodata: float | None, where: str = "") -> InputError:
-    """Return the error for an input without any valid pixel. It mentions the ``nodata`` value."""
+    """Return the error for an input without any valid pixel. The error message contains ``nodata``."""
     return InputError(
         f"no pixel of the input holds an observation{where}: all are NaN or nodata ({nodata}); choose other bands=[...]"
         " or set nodata=..."

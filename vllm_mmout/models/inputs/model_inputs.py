@@ -66,7 +66,7 @@ class ModelInputs:
             self.keywords.check_declared(self._specs)
 
     def map(self, data: Any, params: OutputParams) -> MappedInput:
-        """Convert one input to arrays or CPU tensors by keyword of ``forward``, without the batch axis."""
+        """Convert one input to the arrays or CPU tensors that ``forward`` takes, without the batch axis."""
         opened = self.open(data, params)
         return opened if isinstance(opened, MappedInput) else self.whole(opened)
 
@@ -101,7 +101,7 @@ class ModelInputs:
 
     @property
     def rasters(self) -> RasterMapper | None:
-        """Input mapper of a model whose rasters can be opened and cut into tiles. None for any other model."""
+        """Input mapper that opens rasters to be cut into tiles. None if the model uses another type of mapper."""
         mapper = self._mapper
         plain = isinstance(mapper, RasterMapper) and type(mapper).__call__ is RasterMapper.__call__
         return mapper if plain else None
@@ -116,7 +116,7 @@ class ModelInputs:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Names of the options for reading rasters that a mapper of pictures accepts. A `RasterMapper` accepts all."""
+        """Names of the raster options, such as "bands", that the mapper accepts. Not used with a `RasterMapper`."""
         return getattr(self._mapper, "reads", frozenset())
 
     @property
@@ -190,7 +190,7 @@ class ModelInputs:
     def render_block(
         self, tensors: Mapping[str, Any], count: int, memory: SharedMemory | None, engine: int
     ) -> MultiModalInput:
-        """Convert a block of ``count`` tiles to vLLM's input format. Axis 0 of the tensors is the tiles.
+        """Convert a block of tiles to vLLM's input format. Each of the tensors has ``count`` tiles on axis 0.
 
         ``memory`` is shared with the worker of the engine that has the index ``engine``.
         """
@@ -220,7 +220,7 @@ class ModelInputs:
         return raw_input({name: [as_tensor(value)] for name, value in mapped.tensors.items()})
 
     def max_tokens(self) -> int:
-        """Return the maximum number of tokens of one input, which count towards vLLM's encoder budget."""
+        """Return the maximum number of tokens of one input. This number counts towards vLLM's encoder budget."""
         return tokens_of(self.context, self.registered.max_tokens, self.model.__name__)
 
     def dummy(self) -> Any:

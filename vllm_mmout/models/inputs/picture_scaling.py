@@ -1,4 +1,4 @@
-"""Describe the scaling of an image processor of transformers as formulas."""
+"""Describe with formulas how an image processor of transformers scales pixel values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ _COLOURS = 3
 
 
 def picture_scaling(images: Any) -> tuple[str, ...]:
-    """Return how an image processor scales red, green and blue, as formulas of the value from 0 to 255."""
+    """Return three formulas that show how an image processor scales red, green and blue pixel values.
+
+    An example is "(value - 123.7) / 58.4". ``value`` is a pixel value from 0 to 255.
+    """
     factor = getattr(images, "rescale_factor", None) if getattr(images, "do_rescale", False) else None
     scale = "value" if factor is None else f"value * {factor:.6g}"
     means, stds = getattr(images, "image_mean", None), getattr(images, "image_std", None)

@@ -34,7 +34,7 @@ class PicturePlaceholder:
 
 
 def image_token_of(config: Any) -> int | None:
-    """Return the image token id in a model's configuration, or None if the entry is missing."""
+    """Return the image token id in a model's configuration. Return None if the configuration lacks the id."""
     candidates = (getattr(config, name, None) for name in _TOKEN_NAMES)
     return next((token for token in candidates if isinstance(token, int)), None)
 
@@ -42,7 +42,7 @@ def image_token_of(config: Any) -> int | None:
 def stated_places(
     ranges: Sequence[Any], tokens: Sequence[int], count: int, image_token: int | None
 ) -> list[PicturePlaceholder]:
-    """Check the token ranges of pictures that an input processor returned, and return them as placeholders.
+    """Check the token ``ranges`` that an input processor stated, one for each picture. Return them as placeholders.
 
     Args:
         ranges: one range for each picture, with ``offset`` and ``length``, as a dict or an object.
@@ -121,9 +121,10 @@ def derived_places(
 
 
 def _only_place(before: Sequence[int], after: Sequence[int], token: int, count: int) -> PicturePlaceholder:
-    """Return the placeholder of the picture in a prompt with a single picture.
+    """Return which tokens of a prompt with a single picture belong to the picture.
 
-    The placeholder extends from the first image token to the last.
+    These are the tokens from the first image token to the last. ``token`` is the image token, and ``count`` is the
+    number of image tokens in ``before``.
     """
     if count > 1 and not (list(before) == list(after) and _is_run(after, token)):
         raise InputError(
@@ -156,9 +157,10 @@ def _is_run(tokens: Sequence[int], token: int) -> bool:
 
 
 def _grown_token(before: Sequence[int], after: Sequence[int]) -> int:
-    """Return the token that an input processor added for pictures, by comparing the prompts before and after.
+    """Return the image token: the only token that occurs more often in the prompt ``after`` than in ``before``.
 
-    Raise InputError unless exactly one token occurs more often afterwards.
+    ``after`` is the prompt that the input processor made of ``before``. Raise InputError unless exactly one token
+    occurs more often in ``after``.
     """
     grown = Counter(after) - Counter(before)
     if len(grown) == 1:

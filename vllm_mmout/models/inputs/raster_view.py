@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 DTYPES = ("float32", "uint8", "int8", "uint16", "int16")
-"""Dtypes that are sent to the model unchanged. Other floats are converted to float32."""
+"""Dtypes that are sent to the model unchanged. float16 and float64 are converted to float32."""
 
 
 class PlanesMapper(Protocol):
@@ -105,10 +105,10 @@ class Pixels:
 
 
 TilePixels: TypeAlias = "tuple[NDArray[Any], Sequence[NDArray[np.bool_] | None]]"
-"""Pixels of several tiles as an array [tiles, bands, height, width], and a validity mask for each tile.
+"""Pixels [tiles, bands, height, width] after scale and offset, and one mask [height, width] for each tile.
 
-Scale and offset are applied. Pixels are 0 at nodata, and undefined beyond the raster's edge. A mask [height, width] is
-False at nodata and outside the area of interest. None replaces the mask of a tile whose pixels are all valid."""
+A mask is False at nodata and outside the area of interest. None replaces a mask that is True everywhere. Pixels are 0
+at nodata, and undefined beyond the raster's edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class RasterView:
     def tiles(
         self, windows: Sequence[Window], *, size: tuple[int, int], count: int, empty: Callable[..., Any] = np.empty
     ) -> Generator[TilePixels, None, None]:
-        """Yield the pixels of windows in batches. The tiles of a batch have equal sizes, and are on axis 0.
+        """Yield the pixels of ``windows`` in batches. The array of a batch has tiles of equal size on axis 0.
 
         A batch has up to ``count`` tiles of ``size``. ``empty`` allocates the arrays, see `OpenRaster.tiles`. Raises
         InputError if the file is damaged. Its ``tile`` is the index of the first damaged window.
@@ -223,7 +223,7 @@ class RasterView:
         return Window(window.row + self.window.row, window.col + self.window.col, window.height, window.width)
 
     def same_as(self, other: RasterView) -> bool:
-        """Return whether both views have equal size, bands, dtype and metadata, and thus likely the same file."""
+        """Return whether both views probably show the same file: their size, bands, dtype and metadata are equal."""
 
         def properties(view: RasterView) -> tuple[Any, ...]:
             raster = view.raster
@@ -248,7 +248,7 @@ class RasterView:
         return placed_area(area_of(self.params.aoi), self.raster.georeference, self.raster.size, self.raster.name)
 
     def _inside(self, valid: NDArray[np.bool_] | None, window: Window) -> NDArray[np.bool_] | None:
-        """Combine a window's mask ``valid`` with the area of interest. None means that all pixels are valid."""
+        """Return a window's mask, True at valid pixels inside the area of interest. Return None if all are True."""
         if self.area is None:
             return valid
         inside = self.area.mask(window)

@@ -1,4 +1,4 @@
-"""Memory that a frontend shares with the engine's workers, so that the pixels of tiles are not sent as bytes.
+"""Share memory between a frontend and the engine's workers, so that requests need not contain the pixels of tiles.
 
 The frontend decodes tiles straight into a `SharedMemory`, and a request carries only the place, layout and shape of
 each tensor in it. Bytes would be copied to the engine core, and again to a worker in another process.
@@ -41,8 +41,9 @@ _LARGEST_BYTES = 1 << 30
 """Maximum size in bytes of one `SharedMemory`, not counting its header."""
 _TOKEN_BYTES = 5
 _HEADER_BYTES: Final = 4096
-"""Size in bytes of the header of the shared memory. The header holds a random number that identifies the memory, and a
-byte for each engine, which is 1 if the engine's worker has mapped the memory."""
+"""Size in bytes of the header of the shared memory. The header holds a random number that identifies the memory.
+
+It also holds a byte for each engine. The engine's worker sets the byte to 1 after mapping the memory."""
 
 
 class Address(NamedTuple):
@@ -67,9 +68,9 @@ class SharedMemory:
         """Reserve ``nbytes`` bytes of address space. The system provides the memory when it is used or pinned."""
         self.nbytes = nbytes
         self.bands_last = bands_last
-        """True if tiles keep the layout of files that store the bands of a pixel side by side.
+        """True if tiles may store the bands of a pixel side by side, as some files do.
 
-        Such tiles are allocated with `empty_bands_last`. `of_engines` gives the reason.
+        Such tiles are allocated with `empty_bands_last`.
         """
         size = _HEADER_BYTES + nbytes
         fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -143,7 +144,7 @@ class SharedMemory:
         return part.view(dtype).reshape(tiles, height, width, bands).transpose(0, 3, 1, 2)
 
     def moved(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copy tensors into this shared memory where possible, and return all tensors by keyword.
+        """Copy ``tensors`` into this shared memory, and return the copies in a dict with the same keys.
 
         A tensor is returned unchanged if it is in this memory already, if the memory has no room for it, or if no
         worker has mapped the memory.

@@ -42,7 +42,10 @@ class TensorSpec:
                 raise RegistrationError(f"{name!r} is not a dtype of numpy; name one, such as 'float32'") from error
 
     def check(self, keyword: str, tensor: Any) -> None:
-        """Raise InputError if the array or tensor for ``keyword`` has another shape or dtype."""
+        """Raise InputError if the shape or dtype of ``tensor`` does not match this `TensorSpec`.
+
+        ``keyword`` is the tensor's name in the error message.
+        """
         fits = len(tensor.shape) == len(self.shape) and all(
             _bounds(axis)[0] <= size <= _bounds(axis)[1] for axis, size in zip(self.shape, tensor.shape, strict=True)
         )

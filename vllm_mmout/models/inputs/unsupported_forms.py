@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def other_form(shape: Sequence[int], images: int, choice: BandChoice) -> str:
-    """Return a hint that an array seems to have its bands last, or that a file has several images.
+    """Return a hint if the input has an unsupported form: an array with the bands last, or a file with several images.
 
-    The hint is part of an error message about a wrong number of bands, and names the remedy. It is "" for any other
-    input.
+    The hint is part of an error message about a wrong number of bands, and names the remedy. Return "" if the input has
+    neither form.
 
     Args:
         shape: shape of an array; empty for any other input.

@@ -94,7 +94,7 @@ class Format:
             _function(self.check)(georeference, self, instead)
 
     def check_options(self, options: Mapping[str, Any], formats: Mapping[str, str]) -> None:
-        """Raise SaveError if ``options`` has an option that this format does not have.
+        """Raise SaveError if ``options`` contains an option that this `Format` does not support.
 
         An option of another format in ``formats`` is accepted if its value is None.
         """
@@ -198,13 +198,16 @@ def written_suffix(path: PurePath) -> str:
 
 
 def with_end(path: PathT, end: str, suffix: str | None = None) -> PathT:
-    """Return ``path`` with ``end`` inserted before its suffix. If ``suffix`` is not None, it replaces the old one."""
+    """Return ``path`` with ``end`` inserted before the file suffix.
+
+    If ``suffix`` is not None, ``suffix`` replaces the file suffix.
+    """
     old = written_suffix(path)
     return path.with_name(f"{path.name.removesuffix(old)}{end}{old if suffix is None else suffix}")
 
 
 def format_of_file(path: PurePath, formats: Mapping[str, str]) -> str | None:
-    """Return the name of the format for the suffix of a file, or None if ``formats`` (suffix -> name) lacks it.
+    """Return the name of the format of a file. Return None if ``formats`` (suffix -> name) lacks the file's suffix.
 
     Raise SaveError if the file would be a folder in a bucket.
     """
@@ -221,13 +224,16 @@ def is_folder_suffix(suffix: str) -> bool:
 
 
 def other_suffix(formats: Mapping[str, str], name: str) -> str:
-    """Return the suffix of a format other than ``name``, which an error message can suggest."""
+    """Return a file suffix for an error message to suggest: the first in ``formats`` whose format is not ``name``.
+
+    Return the text "another format" if ``formats`` has no such suffix.
+    """
     return next((suffix for suffix, other in formats.items() if other != name), "another format")
 
 
 @contextmanager
 def opened(target: Path | BinaryIO) -> Iterator[tuple[BinaryIO, Path | None]]:
-    """Open the path ``target`` for writing, and yield the open file and its folder.
+    """Open the path ``target`` for writing. Yield the open file and the file's parent folder.
 
     If ``target`` is an open file already, yield ``target`` and None.
     """
@@ -239,7 +245,7 @@ def opened(target: Path | BinaryIO) -> Iterator[tuple[BinaryIO, Path | None]]:
 
 
 def listed(names: Iterable[str], last: str = "or") -> str:
-    """Join words for a sentence, as in "png, webp or jpeg"."""
+    """Join words into a list in a sentence, such as "png, webp or jpeg". ``last`` is the conjunction."""
     *others, end = names
     return f"{', '.join(others)} {last} {end}" if others else end
 

@@ -34,7 +34,7 @@ _POLYGON = struct.Struct("<BII")
 _VERTEX_BYTES = 16
 """Number of bytes of a vertex in WKB."""
 _MAX_BYTES = 2**31 - 1
-"""Maximum number of bytes of geometry in a record batch. Arrow stores the byte offset of each geometry as int32."""
+"""Maximum number of bytes of geometry in a record batch, because Arrow stores byte offsets of geometries as int32."""
 
 
 class ArrowPolygons:
@@ -65,7 +65,8 @@ class ArrowPolygons:
         self._data = bytearray()
         self._ends = [0]
         self._rings = 0
-        """Number of rings written of the last polygon in the batch if this polygon is incomplete, else 0."""
+        """Number of rings already written of an incomplete polygon at the end of the batch. 0 if all polygons are
+        complete."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the record batches. An instance can be iterated only once."""
@@ -79,7 +80,7 @@ class ArrowPolygons:
             yield self._batch()
 
     def _add(self, polygons: Polygons, points: NDArray[np.float64], bounds: Sequence[int]) -> Iterator[Any]:
-        """Append polygons to the current record batch. Yield each batch that becomes full, and begin the next.
+        """Append polygons to the current record batch. Yield each full batch, and begin a new batch.
 
         The last polygon may be incomplete: the next call then adds its remaining rings.
         """
@@ -128,7 +129,7 @@ def pyarrow(form: Format) -> Any:
 
 
 def system_of(georeference: Georeference | None, form: Format) -> Any:
-    """Return the CRS of a georeference as pyproj's ``CRS``, or None without a transform or a known CRS.
+    """Return the CRS of a georeference as pyproj's ``CRS``. Return None if the transform or the CRS is unknown.
 
     Raise SaveError if the CRS cannot be read or named, or pyproj is not installed.
     """

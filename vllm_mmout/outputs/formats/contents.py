@@ -16,8 +16,8 @@ class Content(Protocol):
     """Output that can be written to files."""
 
     output_kinds: ClassVar[tuple[str, ...]]
-    """Kinds of this output, such as "raster", the most specific first. A file format stores it as the first kind that
-    the format supports."""
+    """Kinds of this output, such as "raster", the most specific first. A file format stores the output as the first
+    kind that the format supports."""
     formats: ClassVar[dict[str, str]]
     """Maps file suffixes such as ".tif" to names of formats."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SIDE: Final = 512
 _READ_BYTES: Final = 2**26
-"""Maximum number of bytes of a raster to read at a time, unless a single block of 512 x 512 pixels is larger."""
+"""Maximum number of bytes of a raster to read at a time. A block of 512 x 512 pixels is always read whole."""
 
 
 def check(georeference: Georeference | None, form: Format, instead: str) -> None:
@@ -47,7 +47,7 @@ def check(georeference: Georeference | None, form: Format, instead: str) -> None
 
 
 def write(output: RasterOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write a raster with a variable [y, x] for each band. The raster is read in blocks, to limit memory use."""
+    """Write a raster as a NetCDF file with one variable [y, x] per band. Read the raster in blocks, to save memory."""
     check(output.georeference, form, ".tif")
     width = _SIDE * max(1, _READ_BYTES // (_SIDE * _SIDE * output.count * output.dtype.itemsize))
     parent = target.parent if isinstance(target, Path) else None

@@ -43,12 +43,11 @@ _WORLD = 2 * math.pi * 6378137.0
 _UNITS = 4096
 """Extent of a vector tile: coordinates in the tile are integers from 0 to this number."""
 _UNITS_PER_PIXEL = 8
-"""Minimum side length of a raster pixel in vector tiles of the highest zoom level, in integer steps of the tile's
-coordinates."""
+"""Minimum side length of a raster pixel at the highest zoom level, in coordinate units of a vector tile."""
 _TILE_LIMITS = {"MAX_FEATURES": 300_000, "MAX_SIZE": 8_000_000}
 """GDAL's limits for a vector tile: number of polygons, and size in bytes. GDAL drops the polygons that exceed a limit.
 
-A tile of the highest zoom level usually has at most 532 x 532 pixels, fewer than the first limit."""
+A tile of the highest zoom level usually has at most 532 x 532 pixels, and therefore fewer than 300 000 polygons."""
 _FINEST = 22
 """Maximum zoom of the vector tiles that GDAL can write."""
 _CHILD = """

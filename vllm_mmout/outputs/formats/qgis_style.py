@@ -54,7 +54,7 @@ def qgis_style(class_names: Sequence[str] | None, palette: NDArray[np.uint8] | N
 
 
 def is_own_style(path: Path) -> bool:
-    """Return whether a style file was written by this package and was not saved by a user since then.
+    """Return whether a style file was written by this package. Return False after a user has saved the file in QGIS.
 
     Return True if the file is missing, too. Only a file for which the result is True may be overwritten or removed.
     """

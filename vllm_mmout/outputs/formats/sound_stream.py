@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _UNKNOWN = 0xFFFFFFFF
-"""Size in the header of a WAV file whose length is not known yet. Players then play until the data ends."""
+"""Size in the header of a WAV file of unknown length. With this size, players play until the data ends."""
 
 
 class SoundStream:
@@ -106,7 +106,7 @@ class _StreamBuffer:
         return data
 
     def take(self) -> bytes:
-        """Remove and return the bytes written since the last call."""
+        """Remove and return the bytes that the encoder has written since the last call of `take`."""
         data = bytes(self._bytes)
         self._taken += len(data)
         self._bytes.clear()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_CHANNELS = 1024
 """Maximum number of channels that libsndfile supports in any format."""
 _BLOCK = 1 << 14
-"""Number of frames per write. libvorbis copies all frames of a write to the stack (xiph/vorbis issue 99)."""
+"""Number of frames per write. A much larger write could overflow the stack in libvorbis (xiph/vorbis issue 99)."""
 _BITS = {"PCM_16": 16, "PCM_24": 24}
 """Maps libsndfile's names of integer sample encodings to bits per sample. For all other encodings, libsndfile gets
 float32 samples."""
@@ -95,9 +95,10 @@ def as_pcm(samples: NDArray[np.float32]) -> bytes:
 
 
 def ending(name: str, frames: int, rate: int, channels: int) -> NDArray[np.float32] | None:
-    """Return the silence that the format ``name`` needs after ``frames`` frames of sound, or None for no silence.
+    """Return samples of silence to append to an Opus file, which would otherwise end with a click.
 
-    Only "opus" needs silence, float32 [n, channels]. Without it, an Opus file ends with a click.
+    The silence is float32 [n, channels]. ``frames`` is the number of frames of the sound. Return None if the format
+    ``name`` is not "opus".
     """
     return np.zeros((_silence(frames, rate), channels), np.float32) if name == "opus" else None
 
@@ -154,7 +155,10 @@ def _silence(frames: int, rate: int) -> int:
 
 
 def _coding(name: str, limits: _Limits, channels: int, rate: int, subtype: str | None) -> str:
-    """Return libsndfile's name of the sample encoding. Raise SaveError if the format cannot hold such a sound."""
+    """Return libsndfile's name of the sample encoding of a sound file.
+
+    Raise SaveError if the format ``name`` does not support ``subtype``, ``rate`` or the number of ``channels``.
+    """
     coding = limits.subtypes[0] if subtype is None else subtype
     if coding not in limits.subtypes:
         raise SaveError(f"{name} has no subtype {subtype!r} (known: {', '.join(limits.subtypes)})")

@@ -23,13 +23,13 @@ _CODEC = "libx264"
 _X264 = {"crf": "18", "preset": "medium"}
 """Options of the x264 encoder. They make the loss of quality hardly visible."""
 _BT709 = 1
-"""Code of BT.709 in ITU-T H.273. MP4 files state it as their colour primaries, transfer function and matrix."""
+"""Code of the colour standard BT.709 (ITU-T H.273), for the colour primaries, transfer function and matrix of MP4."""
 _TICKS = {"gif": 100, "webp": 1000}
 """Maps formats to clock ticks per second. The duration of a frame is a whole number of ticks."""
 
 
 def write_mp4(output: VideoOutput, file: BinaryIO, form: Format) -> None:
-    """Write H.264 in MP4, with 8 bits per sample and 4:2:0 chroma subsampling, which every player supports."""
+    """Write a video as an MP4 file with H.264, 8 bits per sample and 4:2:0 chroma subsampling, for any player."""
     av = _av(form)
     frames = output.frames
     try:

@@ -27,7 +27,7 @@ class StoredGrid:
 
     @property
     def half(self) -> StoredGrid:
-        """Grid of the next reduced copy, with pixels twice as high and wide. An odd last row or column is kept."""
+        """Grid of a copy of the raster with half as many rows and columns. Half of an odd number is rounded up."""
         height, width = self.size
         transform = self.transform
         if transform is not None:
@@ -37,7 +37,7 @@ class StoredGrid:
 
     @property
     def spatial(self) -> dict[str, Any]:
-        """Attributes of the grid with the prefix ``spatial:``. Empty without a transform."""
+        """Attributes of the grid with the prefix ``spatial:``, or an empty dict if the transform is unknown."""
         if self.transform is None:
             return {}
         a, b, c, d, e, f = self.transform

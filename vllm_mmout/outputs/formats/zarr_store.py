@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from vllm_mmout.outputs.tensor import TensorOutput
 
 _SIDE: Final = 512
-"""Maximum height and width of a chunk in pixels. Larger rasters also get reduced copies."""
+"""Maximum height and width of a chunk in pixels. A raster with a longer side also gets reduced copies."""
 _CHUNK_BYTES: Final = 2**23
 """Maximum size of a chunk in bytes. If a chunk of all bands is larger, the bands are divided among several chunks."""
 _READ_BYTES: Final = 2**26
-"""Maximum number of bytes of a raster to read at a time, unless a single chunk of all bands is larger."""
+"""Maximum number of bytes of a raster to read at a time. A block of 512 x 512 pixels is always read whole."""
 _METADATA: Final = "zarr.json"
 _NAME: Final = "raster"
 _TIME: Final = "time"
@@ -65,7 +65,7 @@ def check(georeference: Georeference | None, form: Format, instead: str) -> None
 
 
 def write_raster(output: RasterOutput, target: Path | BinaryIO, form: Format) -> None:
-    """Write a raster as a group with the array "raster" [band, y, x] and its coordinates.
+    """Write a raster as a Zarr group with the array "raster" [band, y, x] and arrays of coordinates.
 
     A raster larger than a chunk also gets reduced copies, in the groups "1", "2" and so on. Memory holds some chunks at
     a time. ``target`` is an empty folder for a folder store, or else a zip file to write.
@@ -153,7 +153,10 @@ def write_arrays(output: TensorOutput, target: Path | BinaryIO, form: Format) ->
 
 @contextmanager
 def _folder(target: Path | BinaryIO) -> Iterator[Path]:
-    """Yield the folder to write a store to. If ``target`` is a file, zip the folder into it at the end."""
+    """Yield a folder for the files of a Zarr store. If ``target`` is a file, zip the folder into ``target`` at the end.
+
+    The folder is ``target`` itself, or a temporary folder if ``target`` is a file.
+    """
     if isinstance(target, Path) and target.is_dir():
         yield target
         _consolidate(target)
@@ -243,7 +246,7 @@ def _reduce(group: Any, output: RasterOutput, grid: StoredGrid, days: tuple[date
 
 
 def _means(pixels: NDArray[Any], nodata: float | None) -> NDArray[Any]:
-    """Return the mean of the valid pixels of each 2 x 2 pixels, or nodata where none is valid."""
+    """Return the mean of the valid pixels in each block of 2 x 2 pixels. Blocks without valid pixels become nodata."""
     valid = np.isfinite(pixels)
     if nodata is not None:
         valid &= pixels != nodata

@@ -34,8 +34,11 @@ _NOT_PUBLIC_4 = tuple(
         ),
     )
 )
-"""IPv4 networks that are not on the public Internet: IANA's registry, and an address of Azure's hosts. The similar list
-in `ipaddress` is not used, because it differs between Python releases."""
+"""IPv4 networks that are not on the public Internet, from IANA's registry. The address of an Azure machine's host is
+included as well.
+
+The similar list in `ipaddress` is not used, because that list differs between Python releases.
+"""
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     map(
@@ -121,7 +124,7 @@ class GuardedConnections(Connections):
         self._first: str | None = None
 
     def request(self, url: str, headers: Mapping[str, str]) -> BaseHTTPResponse:
-        """Raise InputError if the server may not fetch from the host of a URL. Otherwise request the file."""
+        """Request the file at a URL. Raise InputError if the server may not fetch files from the URL's host."""
         if self._first is None:
             self._first = url
         try:

@@ -73,7 +73,7 @@ _HEAD: Final = re.compile(r"data:(?P<head>[^,]{0,1000}),", re.IGNORECASE)
 
 
 def open_data_url(text: str, limit: int) -> tuple[BinaryIO, str]:
-    """Decode the file in a data URL, and return (file, name). Raise InputError if it exceeds ``limit`` bytes.
+    """Decode the file in a data URL, and return (file, name). Raise InputError if the file exceeds ``limit`` bytes.
 
     The call blocks.
     """

@@ -32,7 +32,10 @@ class LocalFiles:
             raise OptionError(f"{FLAG} must be a folder, got {folder!r}")
 
     def opened(self, url: str) -> tuple[BinaryIO, str, Neighbours]:
-        """Open a file by its URL. Return the file, its name for messages, and an opener of files in the same folder."""
+        """Open a file by its URL. Return (file, name, opener). ``opener`` opens other files in the folder of the file.
+
+        ``name`` is the name of the file in messages.
+        """
         if self._folder is None:
             raise InputError(
                 f"this server reads no files of its own; send the file itself, or have the server started with {FLAG}"

@@ -17,7 +17,7 @@ another folder."""
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """Folders in buckets that clients may read files from, or write results to, as addresses that end with "/"."""
+    """Folders in buckets that clients may read from or write to. Each folder is an address that ends with "/"."""
 
     folders: tuple[str, ...]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST: Final = 128
 """Maximum number of files of one request that are open at the same time."""
 _MOST_BESIDE_RECORDS: Final = _MOST - 2 * FILES_AT_ONCE
-"""Maximum number of files beside catalogue records, such as STAC items, in one request. The files that the records name
+"""Maximum number of files in a request that also has catalogue records, such as STAC items. Files that the records name
 do not count.
 
 Of the `_MOST` files that may be open, ``2 * FILES_AT_ONCE`` are reserved for files that the records name. Half of the
@@ -162,10 +162,10 @@ class RequestFiles:
         return cast("BinaryIO", file)
 
     def _open_records(self, address: str) -> list[BinaryIO]:
-        """Return the open files of catalogue records, such as STAC items. Raise InputError if no more may be opened.
+        """Return the list of files open for catalogue records. Raise InputError if no more files may be opened.
 
-        No more files may be opened if too many are open, or if the request has ended. ``address`` is the address of the
-        file to open, for the message.
+        No more files may be opened if too many files are open, or if the request has ended. ``address`` is the address
+        of the file to open, for the message.
         """
         if self._of_records is None:
             raise InputError(f"{without_secrets(address)} was to be read after the end of its request")

@@ -27,19 +27,16 @@ class Upload:
 
     @classmethod
     def begun(cls, name: str) -> Upload:
-        """Return an empty upload, which receives the bytes of a file called ``name``."""
+        """Create an empty upload for a file that a client sends. ``name`` is the name of the file."""
         file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the form closes it
         return cls(name.replace("\\", "/").rpartition("/")[2][:200], cast("BinaryIO", file), 0)
 
     def takes(self, more: int) -> bool:
-        """Return whether ``more`` bytes can be written without waiting for a disk."""
+        """Return whether the upload can take ``more`` bytes in memory, without a write to disk."""
         return self.size + more <= _IN_MEMORY
 
     def write(self, piece: bytes) -> None:
-        """Append the bytes ``piece`` to the upload. The call may block unless the upload still fits into memory.
-
-        It fits if ``takes(len(piece))`` is True.
-        """
+        """Append the bytes ``piece`` to the upload. The call may block if ``takes(len(piece))`` is False."""
         try:
             self.file.write(piece)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Check the image size, steps and video length that a client requests, before the model runs."""
+"""Check the image size, number of steps and video length of a request against the server's limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.options import ServingOptions
 
 WIDTH, HEIGHT, FRAMES, STEPS = "width", "height", "num_frames", "num_inference_steps"
-"""Keys in a request's input that set the size of the result, or the number of steps, named as in diffusers."""
+"""Keys in a request's input for the width, height, number of frames and number of steps. Diffusers uses these names."""
 _USUAL_FPS: Final = 24.0
 
 

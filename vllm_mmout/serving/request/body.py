@@ -45,7 +45,7 @@ _SMALL = 1 << 16
 
 
 async def read_form(request: Request, options: ServingOptions) -> ReceivedForm:
-    """Read a multipart or URL-encoded form. The caller must close it to free its files."""
+    """Read a multipart or URL-encoded form. The caller must close the form to free the uploaded files."""
     kind, parameters = parse_options_header(request.headers.get("content-type"))
     if kind == b"multipart/form-data":
         boundary = parameters.get(b"boundary", b"")
@@ -129,7 +129,7 @@ async def _received(request: Request, options: ServingOptions) -> AsyncIterator[
 
 
 async def _chunks(request: Request, options: ServingOptions, complete: asyncio.Event) -> AsyncGenerator[bytes, None]:
-    """Yield the chunks of a body as they arrive, and set ``complete`` after the last. Raise ApiError above a limit."""
+    """Yield the chunks of a body. Set ``complete`` at the end. Raise ApiError if the body is too large or too slow."""
     size, reached, waited, total = 0, 0, 0.0, 0.0
     limit = options.receive_timeout
     while not complete.is_set():

@@ -39,14 +39,14 @@ class Fields:
     refused: Mapping[str, str]
     """Maps each refused field to the end of its error message, with the reason and advice for the client."""
     apart: tuple[str, ...] = ()
-    """Names of fields that the route parses itself, such as ``image``."""
+    """Names of fields that this object accepts but leaves to the route to parse, such as ``image``."""
     later: Collection[str] = ()
     """Names of fields whose values are checked later, when `OutputParams` or sampling params are created."""
     where: str = ""
     """Text that follows the name of an unknown field in its error message, such as " in data"."""
 
     def without(self, names: Iterable[str], why: str, *, path: str, apart: tuple[str, ...] = ()) -> Fields:
-        """Return a copy that refuses requests with the fields ``names``. The error message gives the reason ``why``."""
+        """Return a copy of this object that refuses the fields ``names``. Error messages give the reason ``why``."""
         left = {name: option for name, option in self.options.items() if name not in set(names)}
         return Fields(path, left, {**self.refused, **dict.fromkeys(names, why)}, apart, self.later)
 
@@ -87,7 +87,7 @@ class Fields:
             raise api_error(unknown(name, [*self.apart, *self.options], kind="field", where=self.where))
 
     def schema(self, *required: str, **more: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON schema of the route's request body. ``more`` adds or replaces the schemas of fields."""
+        """Return the JSON schema of the route's request body. Keyword arguments add or replace schemas of fields."""
         schemas = {name: option.schema for name, option in self.options.items()}
         fields = {**more, **schemas, **{name: schema for name, schema in more.items() if name in schemas}}
         return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
@@ -103,7 +103,7 @@ class Fields:
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any], names: Iterable[str], **more: Any) -> T:
-    """Call the constructor ``kind`` with those values of ``given`` that ``names`` lists. Raise ApiError if it fails."""
+    """Create a ``kind`` object from the fields of ``given`` that ``names`` lists. Raise ApiError for invalid values."""
     with client_errors():
         return kind(**{name: given[name] for name in names if name in given}, **more)
 
@@ -127,7 +127,7 @@ class PictureFields(FormatChoice, frozen=True, kw_only=True):
 
 
 class ImageRequest(PictureFields, frozen=True, kw_only=True):
-    """A client's request for images, with typed fields that were checked as far as possible without the model."""
+    """A client's request for images, with typed fields. All checks that do not need the model are already done."""
 
     images: tuple[Upload | str, ...] = ()
     """Input images of the request: uploaded files, URLs or data URLs."""
@@ -179,7 +179,7 @@ def check_format(given: Mapping[str, Any]) -> None:
 
 _NOT_WRITTEN: Final = "a client cannot choose where the server writes; save the answer, or use /v1/images/edits"
 _NOT_WITH_PATH: Final = ("stream", "response_format", "output_format", "output_compression")
-"""Fields that a request cannot combine with the field ``path``, the address in a bucket for the result."""
+"""Fields that cannot be combined with the field ``path``, which makes the server write the result to a bucket."""
 _EVERY: Final = Fields("this route", FIELDS, _REFUSED, later=OF_PARAMS)
 _USE_EDITS: Final = "use /v1/images/edits"
 _EVENTS: Final = ("stream", "partial_images")
@@ -232,7 +232,7 @@ def images_of(body: ReceivedForm | Any) -> tuple[Upload | str, ...]:
 
 
 def _check_path(given: Mapping[str, Any]) -> None:
-    """Raise ApiError if the field ``path`` is not in a bucket, or another field cannot be combined with it."""
+    """Raise ApiError if ``path`` is not an address in a bucket, or conflicts with another field of the request."""
     path = given.get("path")
     if path is None:
         return
@@ -266,7 +266,7 @@ def form_images(form: ReceivedForm, name: str = _IMAGE, *, needed: bool = True) 
 
 
 def json_images(body: Mapping[str, Any]) -> tuple[Upload | str, ...]:
-    """Return the image URLs in a JSON body. Raise ApiError if it lacks an image."""
+    """Return the image URLs in a JSON body. Raise ApiError for a body without images."""
     given = [(name, body[name]) for name in EDITS.apart if body.get(name) is not None]
     if len(given) > 1:
         raise ApiError(400, "image and images are both set; send one of them", param="images")

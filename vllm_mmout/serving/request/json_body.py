@@ -115,9 +115,9 @@ def is_object(body: bytes | bytearray | memoryview) -> bool:
 
 
 class _Name:
-    """Key of a JSON object. A dict keeps duplicate keys of this class, so that the parser can refuse them.
+    """Key of a JSON object. Two keys with the same text are not equal, so a dict keeps both of them.
 
-    The class has no ``__eq__``, so two keys with the same text are not equal.
+    The parser can thus refuse duplicate keys. The class has no ``__eq__``.
     """
 
     def __init__(self, text: str) -> None:
@@ -125,7 +125,7 @@ class _Name:
 
 
 class _Names:
-    """Factory of `_Name` objects, the keys of one JSON object. Its method `next` raises ApiError for too many keys."""
+    """Factory that creates the keys of one JSON object as `_Name` objects, and limits the number of keys."""
 
     count = 0
 

@@ -33,7 +33,9 @@ class AnswerBudget:
         self._abandoned.set()
 
     def check(self, nbytes: int, what: str, remedy: str = "ask for a part of the input, or for less output") -> None:
-        """Raise OptionError if ``nbytes`` more bytes exceed the response's limit. Call this before they are allocated.
+        """Raise OptionError if ``nbytes`` more bytes would exceed the response's memory limit.
+
+        Call this before the bytes are allocated.
 
         Args:
             nbytes: size of the values that are to be copied or encoded, from shape and dtype.

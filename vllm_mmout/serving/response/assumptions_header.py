@@ -13,9 +13,10 @@ _HEADER_BYTES: Final = 4000
 
 
 def warnings_header(warnings: Sequence[str]) -> dict[str, str]:
-    """Return the header ``X-MMOut-Warnings`` with the assumptions about an input, or {} if ``warnings`` is empty.
+    """Return a dict with the response header that lists ``warnings``. The dict is empty if ``warnings`` is empty.
 
-    Sentences beyond 4 KB are replaced by their number. JSON escapes characters that headers cannot hold.
+    The warnings are sentences about the assumptions that were made about an input. Sentences beyond 4 KB are replaced
+    by their number. JSON escapes characters that headers cannot hold.
     """
     for count in range(len(warnings), 0, -1):
         left = len(warnings) - count

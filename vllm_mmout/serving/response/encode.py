@@ -123,7 +123,7 @@ def size_of(output: Savable, name: str) -> tuple[int, int] | None:
 
 
 def _by_author(output: Any, choice: FormatChoice, to_response: ToResponse, budget: AnswerBudget) -> Encoded:
-    """Encode an output with the function ``to_response``, usually a method by the author of the output processor.
+    """Encode an output by calling ``to_response``, a function that the author of an output processor can provide.
 
     Outputs without file formats of their own are encoded in this way.
     """

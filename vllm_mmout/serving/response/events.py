@@ -44,9 +44,10 @@ def partial_image(kind: str, index: int, picture: Encoded) -> Event:
 
 
 def completed(kind: str, entry: Encoded, *, used: Mapping[str, Any], **own: Any) -> Event:
-    """Create the event that sends the finished result ``entry``. Extra keyword arguments are added to its JSON.
+    """Create the event that sends the finished result ``entry``.
 
-    ``kind`` is the prefix of the event's name, and ``used`` is the token usage.
+    ``kind`` is the prefix of the event's name, and ``used`` is the token usage. Other keyword arguments are added to
+    the event's JSON.
     """
     return _event(f"{kind}.completed", entry, {"usage": used, **own})
 
@@ -129,10 +130,10 @@ class EventsResponse(StreamingResponse):
         await _send_body(send, b"event: error\ndata: " + body + b"\n\n")
 
     async def _produce(self) -> None:
-        """Put the events into the queue, in a separate task, so that a disconnect does not interrupt cleanup.
+        """Put the response's events into the queue, then an entry that ends the stream.
 
-        If the client goes away, starlette cancels the sending task at every ``await``, which would interrupt cleanup.
-        This task is cancelled once.
+        This runs in a task of its own, which is cancelled only once. If the client disconnects, starlette cancels the
+        sending task at every ``await``, which would interrupt cleanup.
         """
         failure: Exception | None = None
         try:

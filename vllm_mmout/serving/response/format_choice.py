@@ -49,11 +49,10 @@ class FormatChoice(msgspec.Struct, frozen=True):
     accept: str | None = None
     """Format that the header ``Accept`` requests for a bare file, or None for a response in JSON."""
     as_file: bool = False
-    """Whether a result is sent in its main file format, such as GeoTIFF for rasters, when the client names no format.
-    If False, PNG and JSON are preferred."""
+    """Whether the default format of a result is its main file format, such as GeoTIFF for rasters. If False, the
+    default is usually PNG or JSON."""
     flat: bool = False
-    """Whether any transparent picture may be saved as JPEG, which drops the transparency. If False, this is allowed
-    only for pictures of rasters."""
+    """Whether to flatten transparent pictures that are saved as JPEG. Pictures of rasters are always flattened."""
 
     @property
     def for_preview(self) -> FormatChoice:
@@ -84,7 +83,7 @@ def accepted(header: str | None) -> str | None:
 
 
 def chosen_format(formats: Mapping[str, str], choice: FormatChoice) -> str:
-    """Return the file format of a result: the client's choice or the default. Raise OptionError if unsupported.
+    """Return a result's file format: the client's choice or the default. Raise OptionError for an unsupported choice.
 
     ``formats`` maps the suffixes of the result's files to formats.
     """
@@ -158,7 +157,7 @@ def known_formats(formats: Mapping[str, str]) -> str:
 
 
 def _by_weight(header: str) -> list[str]:
-    """Return the media types of an ``Accept`` header by falling weight. Types of weight 0 are left out."""
+    """Return the media types of an ``Accept`` header, highest weight first. Types with weight 0 are left out."""
     weighted = []
     for part in header.split(","):
         name, *parameters = (piece.strip().lower() for piece in part.split(";"))

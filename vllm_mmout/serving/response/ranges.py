@@ -40,10 +40,10 @@ def ranged_response(
 
 
 def asked_part(header: str | None, nbytes: int) -> slice | None:
-    """Return the slice of a file of ``nbytes`` that a ``Range`` header requests, or None for the whole file.
+    """Return the byte range that a ``Range`` header requests, as a slice. Return None to send the whole file.
 
-    The slice is empty if the result has none of these bytes. None means to send the whole result: there is no header,
-    or it has several ranges, another unit or a wrong form.
+    ``nbytes`` is the size of the file. The slice is empty if the range is beyond the end of the file. The whole file is
+    sent if the header is missing or malformed, has several ranges, or has a unit other than bytes.
     """
     match = _RANGE.fullmatch(header or "")
     if match is None or match.groups() == ("", ""):

@@ -147,7 +147,7 @@ def usage(tiles: int) -> dict[str, Any]:
 
 
 def pieces(parts: Iterable[Part], *, as_text: bool) -> Iterator[bytes]:
-    """Yield the bytes of a response in chunks of some hundred KiB. The call blocks while results are read from disk.
+    """Yield the bytes of a response in chunks of a few hundred KiB. The call blocks while results are read from disk.
 
     ``parts`` are bytes and results, in order. Results are encoded as base64 if ``as_text`` is True. Chunks save
     memory: an unchunked result would need three times its size.

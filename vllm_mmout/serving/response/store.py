@@ -105,7 +105,7 @@ class ResultStore:
         return bool(_NAME.fullmatch(name)) and (self.folder / name).exists()
 
     def remove(self, *names: str) -> None:
-        """Remove the results called ``names``, if they exist."""
+        """Remove the results that have the given names. Names of missing results are ignored."""
         for name in filter(_NAME.fullmatch, names):
             (self.folder / name).unlink(missing_ok=True)
 
@@ -199,7 +199,10 @@ def _sweeping(store: weakref.ref[ResultStore], stop: threading.Event, pause: flo
 
 
 async def kept(store: ResultStore, entries: list[Encoded]) -> list[str]:
-    """Store results in a thread, and return their names. If the task is cancelled, remove the stored results again."""
+    """Move results into the store without blocking the event loop, and return the names of the results.
+
+    ``store.keep_all`` runs in a thread. If the task is cancelled, the results are removed from the store.
+    """
     from vllm_mmout.engine.threads import in_thread  # the import needs vLLM, and a store works without vLLM
 
     return await in_thread(lambda: store.keep_all(entries), lambda names: store.remove(*names))

@@ -1,4 +1,4 @@
-"""Temporary folders for stored results. If a server was killed, the next server removes its folder."""
+"""Temporary folders for stored results. When a server starts, it removes the folders of servers that were killed."""
 
 from __future__ import annotations
 

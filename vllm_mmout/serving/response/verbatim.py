@@ -1,4 +1,4 @@
-"""`Verbatim`, a result whose bytes are sent unchanged in a response that encodes other results as base64."""
+"""`Verbatim`: a result whose bytes are inserted into a JSON response unchanged, without base64 encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """Result whose bytes are sent unchanged in a response where other results are encoded as base64."""
+    """Result whose bytes are inserted into a JSON response unchanged, without base64 encoding."""
 
     entry: Encoded
 

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, fx
 
 _MOST_ELEMENTS: Final = 1 << 28
-"""Maximum number of elements in a tensor that a program creates, such as by ``zeros``. As float32 it takes 1 GiB."""
+"""Maximum number of elements in a tensor that a program creates, such as by ``zeros``.
+
+A float32 tensor of this size takes 1 GiB.
+"""
 _MOST_BITS: Final = 63
 """Maximum number of bits of a product or power of integers that an untrusted program computes, such as a tensor's
 size."""
@@ -47,7 +50,10 @@ def checked_batch_norm(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_factory(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call an operator that creates a tensor, and fill empty memory with zeros. Raise ValueError for huge tensors."""
+    """Call an operator that creates a tensor. Raise ValueError for huge tensors.
+
+    Tensors that ``empty`` and similar operators would leave uninitialised are filled with zeros.
+    """
     arguments = _arguments_by_name(op, args, kwargs)
     elements = _element_count(arguments)
     if elements > _MOST_ELEMENTS:
@@ -160,13 +166,13 @@ def checked_unpool(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def checked_index(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Index a tensor with bounds checks, which aten's ``_unsafe_index`` skips in compiled code."""
+    """Index a tensor, and check the bounds. The operator ``_unsafe_index`` would skip this check in compiled code."""
     del op
     return torch.ops.aten.index.Tensor(*args, **kwargs)
 
 
 def checked_reshape(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Reshape a tensor with size checks, which aten's ``_unsafe_view`` skips in compiled code."""
+    """Reshape a tensor, and check the sizes. The operator ``_unsafe_view`` would skip this check in compiled code."""
     del op
     return torch.ops.aten.reshape.default(*args, **kwargs)
 

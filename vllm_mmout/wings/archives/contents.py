@@ -229,7 +229,10 @@ def _axis(size: Size, program: Program) -> SizeRange:
 
 
 def _outputs(program: Program) -> tuple[str, ...]:
-    """Return the name of each output of a program: its keys and indices in the returned structure, such as "0.mask"."""
+    """Return a name for each output tensor of a program, such as "0.mask".
+
+    A name joins the keys and indices that lead to the tensor in the program's return value.
+    """
     signature = program.graph_module.module_call_graph[0].signature
     if signature is None:
         raise OptionError("the program does not describe its outputs; export it again")

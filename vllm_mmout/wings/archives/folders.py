@@ -81,7 +81,10 @@ def _json(file: Path) -> Any:
 
 
 def _raster(contents: Contents, entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``config.json`` entries for axis order, bands and sizes, or {} if the program's input is not one image."""
+    """Return ``config.json`` entries for a raster input: axis order, bands and sizes. Return {} for other inputs.
+
+    A program has a raster input if it has a single input, which is an image with a fixed number of bands.
+    """
     if len(contents.inputs) != 1 or len(contents.inputs[0].axes) not in _AXES:
         return {}
     sizes = contents.inputs[0].axes

@@ -55,7 +55,10 @@ class TensorsMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Whether a string in an input is the path of a file to open. Always False: these models take only tensors."""
+        """Always False. True would mean that a string in an input is the path of a file to open.
+
+        These models take only tensors.
+        """
         return False
 
 

@@ -99,10 +99,10 @@ def is_operator(target: str) -> bool:
 
 
 def untrusted(targets: Iterable[str], trusted: Collection[str] = ()) -> dict[str, str]:
-    """Return a program's calls of operators that are neither in `ALLOWED` nor in ``trusted``, with operator names.
+    """Find call targets whose operators are neither in `ALLOWED` nor in ``trusted``. Return {target: operator name}.
 
-    The returned dict maps a call target, such as "torch.ops.aten.set_.source_Tensor", to the name that ``trusted``
-    would have to contain, such as "aten.set_". Calls of overloads that may not be called, such as "out", are included.
+    For example, the dict maps "torch.ops.aten.set_.source_Tensor" to "aten.set_", the name that ``trusted`` would have
+    to contain. Calls of overloads that may not be called, such as "out", are included.
     """
     refused = {}
     for target in targets:

@@ -192,7 +192,7 @@ class OutputSpec(Union):
 
 
 class GraphSignature(Struct):
-    """Roles of the inputs and outputs of a program's graph, such as a parameter or an argument of the caller."""
+    """Roles of a graph's inputs and outputs. For example, the role of an input may be a parameter."""
 
     input_specs: list[InputSpec]
     output_specs: list[OutputSpec]

@@ -34,7 +34,7 @@ class Union(Struct, omit_defaults=True):
 
 
 class Expression(Struct):
-    """Size of a tensor's axis that may vary, as an arithmetic expression such as ``2*s0``."""
+    """Arithmetic expression, such as ``2*s0``, for the variable size of a tensor's axis."""
 
     expr_str: str
     hint: dict[Literal["as_int", "as_bool", "as_float"], int | float | bool] | None = None

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.base import Raw
 
 _ATTRIBUTE: Final = "mmout"
-"""Name of the attribute that this package adds to vLLM's ``PoolingStates`` of a request. It holds an `ActiveRequest`,
-the state of the request."""
+"""Name of the attribute that this package adds to vLLM's ``PoolingStates``. The attribute holds an `ActiveRequest`."""
 
 TensorsOrError: TypeAlias = "Mapping[str, torch.Tensor] | MMOutError"
 """Input tensors of a request by name, or the MMOutError of a request whose tensors could not be read."""
@@ -128,10 +127,7 @@ class StepRunner:
         total_steps: int,
         preview_steps: Sequence[int] = (),
     ) -> ActiveRequest:
-        """Start a request of ``total_steps`` steps. The request fails if an MMOutError is passed instead of its input.
-
-        The error may be passed as ``tensors`` or as ``params``.
-        """
+        """Start a request of ``total_steps`` steps. The request fails if ``tensors`` or ``params`` is an MMOutError."""
         fault = next((value for value in (tensors, params) if isinstance(value, MMOutError)), None)
         return ActiveRequest(
             fault or self._catch_errors(self._begun, tensors, params, total_steps), total_steps, preview_steps

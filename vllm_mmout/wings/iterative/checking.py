@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from vllm_mmout.params import OutputParams
 
 Request: TypeAlias = "tuple[Mapping[str, torch.Tensor], OutputParams]"
-"""Input tensors of a request, without the batch axis, and its options. The options must set ``num_inference_steps`` and
-``seed``."""
+"""Request of the test: input tensors by name (without the batch axis), and options. The options must set
+``num_inference_steps`` and ``seed``."""
 
 
 def check_iterative_model(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 STEPS: Final = 50
 """Number of steps if the request, ``config.json`` and the model class do not set it. Diffusers has the same default."""
 MOST_STEPS: Final = 1000
-"""Default maximum number of steps of a request, which ``config.json`` can change."""
+"""Default maximum number of steps of a request. ``max_inference_steps`` in ``config.json`` replaces the default."""
 
 ITERATIVE: Final = ModelKind(
     name="iterative",

@@ -108,7 +108,7 @@ def _matrix(matrices: Element, zoom: int) -> None:
 
 
 def _texts(parent: Element, namespace: str, **texts: str) -> None:
-    """Append a child element with a text to ``parent`` for each keyword argument ``tag=text``."""
+    """Append child elements with texts to ``parent``. Each keyword argument ``tag=text`` becomes one child element."""
     for name, text in texts.items():
         SubElement(parent, f"{{{namespace}}}{name}").text = text
 

@@ -28,7 +28,7 @@ from vllm_mmout.outputs.saved import class_names_in, palette_of
 from vllm_mmout.wings.map_tiles.web_mercator import CRS, FINEST, HALF, NORTH, SIDE, Box, Metres, Tile
 
 _LARGEST: Final = 4096
-"""Maximum height and width in pixels of a GeoTIFF without overviews. A larger file needs a smaller overview."""
+"""Maximum height and width in pixels of a GeoTIFF without overviews. A larger GeoTIFF must have overviews."""
 _GDAL: Final = {
     "GDAL_NUM_THREADS": "1",
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # a stored result is one file
@@ -46,9 +46,7 @@ class MapLayer:
         self._path = path
         self._dataset = dataset
         self.growing = growing
-        """Whether the file is a preview of a result that is still being computed.
-
-        The pixels of a preview are colours, so a legend cannot name their values."""
+        """Whether the file is a preview of an unfinished result. A preview contains colours instead of values."""
         self.bands = (1, 2, 3) if dataset.count == 3 or growing else (1,)
         """Numbers (from 1) of the bands that are drawn."""
         self._factors = dataset.overviews(1)
@@ -63,7 +61,7 @@ class MapLayer:
 
     @property
     def finest(self) -> int:
-        """Smallest zoom level whose tiles show the result at full resolution."""
+        """Finest useful zoom level. Its tiles show the result at full resolution, so finer levels add no detail."""
         _, finer = self._density(*_centre(Metres.of(self.boxes[0])))
         if self.growing:
             finer *= int(self._dataset.tags()[FULL_WIDTH]) / self._dataset.width
@@ -148,9 +146,9 @@ class MapLayer:
         return default_palette(len(names)) if palette is None and names else palette
 
     def _density(self, x: float, y: float) -> tuple[float, float]:
-        """Return the pixel density of the file at a point, along both axes of the map. The lower density is first.
+        """Return the (lower, higher) pixel density of the file at a point, in file pixels per Web Mercator metre.
 
-        The unit is pixels of the file per Web Mercator metre.
+        The two densities are measured along the x axis and the y axis of the map.
         """
         xs, ys = transform(CRS, self._dataset.crs, [x, x + 1, x], [y, y, y + 1])
         a, b, _, d, e, _ = self._dataset.transform[:6]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 _AT_ONCE: Final = min(4, os.cpu_count() or 1)
-"""Maximum number of tiles that are drawn at the same time. Each uses a CPU core, and up to 64 MiB in GDAL."""
+"""Maximum number of tiles that are drawn at once. Drawing a tile uses a CPU core and up to 64 MiB of memory."""
 _NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
 _FILE: Final = re.compile(r"(\d{1,9})(@2x)?\.png", re.ASCII)
 _XML: Final = "application/xml"
@@ -70,7 +70,7 @@ class TileRoutes(ServerExtension):
                 app.add_api_route(whole, endpoint, methods=["GET"], tags=["map tiles"], openapi_extra=described)
 
     async def start(self, service: Service, state: State) -> None:
-        """Create the semaphore that limits how many map tiles are drawn at the same time."""
+        """Set up the map tile routes when the server starts. A semaphore limits how many tiles are drawn at once."""
         del service
         state.mmout_tiles = asyncio.Semaphore(_AT_ONCE)
 

@@ -12,7 +12,7 @@ CRS: Final = "EPSG:3857"
 SIDE: Final = 256
 """Height and width of a tile in pixels."""
 FINEST: Final = 24
-"""Largest zoom level of a tile. Its pixels are 9 mm wide at the equator."""
+"""Largest zoom level of a tile. At this level, a tile's pixel is 9 mm wide at the equator."""
 HALF: Final = 6378137.0 * math.pi
 """Half the side length of the square world map, in Web Mercator metres."""
 NORTH: Final = math.degrees(math.atan(math.sinh(math.pi)))

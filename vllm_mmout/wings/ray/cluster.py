@@ -75,7 +75,7 @@ class Cluster:
             raise MMOutError(refusal(address, error)) from error
 
     def records(self, rows: Sequence[Mapping[str, str]], job: RunSettings) -> Iterator[SceneRecord]:
-        """Run scenes on the cluster. Yield the outcome of each scene as soon as the scene is done or has failed.
+        """Run scenes on the cluster, and yield a record of each scene as soon as the scene is done or has failed.
 
         `row_of` makes the ``rows``, one for each scene.
         """

@@ -42,7 +42,7 @@ class ClusterRun:
         self._job = RunSettings(model, params, tuple(options.engine_flags), SCENE, self._manifest, run)
 
     def status(self) -> int:
-        """Run all unfinished scenes. Return the exit status: 1 if any scene failed, otherwise 0."""
+        """Return the exit status of the run, after running all unfinished scenes: 1 if a scene failed, otherwise 0."""
         with self._mark.held():
             return self._status()
 
@@ -111,7 +111,7 @@ def names_of(inputs: Sequence[str]) -> dict[str, str]:
 
 
 def named_scenes_of(inputs: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (scene, name of its result files without suffix) for each scene that the inputs name."""
+    """Return (scene, result name) for each scene in ``inputs``. Result files have the result name plus a suffix."""
     named_scenes = []
     for input_ in inputs:
         if not input_.endswith("/"):

@@ -23,7 +23,7 @@ _PATH: Final = "RAY_AUTH_TOKEN_PATH"
 _FILE: Final = "~/.ray/auth_token"
 _CONNECT_S: Final = 10
 _CHECK_ALIVE: Final = "/ray.rpc.NodeInfoGcsService/CheckAlive"
-"""gRPC method that Ray calls to ask the head of a cluster for its version. An empty message is a valid request."""
+"""Ray's gRPC method that returns the version of a cluster. `_is_open` calls the method without a token."""
 _OF_TOKENS: Final = re.compile(r"\btoken|\bauth(?!or\b|ors\b)|authenticat", re.IGNORECASE)
 """Pattern that matches Ray's error messages about the cluster's authentication token."""
 

@@ -22,7 +22,7 @@ NAME: Final = f"{FOLDER}/driver"
 BEAT_S: Final = 5.0
 """Seconds between two writes of a process's lock file. The writes show that the process is alive."""
 PATIENCE: Final = 4
-"""Number of intervals of `BEAT_S` seconds after which an unchanged lock file means that its process is dead."""
+"""Number of checks of a lock file, `BEAT_S` seconds apart. If the file never changes, its process is dead."""
 
 
 class Driver(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ class CutScene:
     """Height and width of the scene in pixels."""
     parts: list[ScenePart]
     area: PlacedArea | None = None
-    """Area of interest in pixels of the scene, or None. The joined result is nodata outside the area of interest."""
+    """Area of interest in pixels of the scene, or None. Pixels of the result outside this area are nodata."""
     records: dict[int, SceneRecord] = field(default_factory=dict)
     """Outcomes of the windows that have run. Each key is a window's index in ``parts``, the list of the scene's
     windows."""
@@ -48,9 +48,10 @@ class CutScene:
         return len(self.records) == len(self.parts)
 
     def joined(self, cluster: Cluster, manifest: Manifest, run: str) -> SceneRecord:
-        """Join the results of all windows, if none failed, and return the outcome of the whole scene.
+        """Join the results of all windows, and return the outcome of the scene.
 
-        They are joined on any node of the cluster.
+        If a window failed, nothing is joined, and the scene's outcome is the window's error. The results are joined on
+        any node of the cluster.
         """
         failed = [record for _, record in sorted(self.records.items()) if record.error is not None]
         seconds = sum(record.seconds for record in self.records.values())

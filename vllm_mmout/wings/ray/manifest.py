@@ -32,7 +32,7 @@ class SceneRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     error: str | None = None
     """Error message if the scene failed, or None."""
     assumed: tuple[str, ...] = ()
-    """Assumptions that were made about the scene, as sentences for users."""
+    """Sentences for users about assumed properties of the scene, such as the scale of the pixel values."""
     seconds: float = 0.0
     """Duration of the scene's run in seconds."""
     node: str = ""
@@ -99,7 +99,10 @@ class Manifest:
         self.objects.remove(self.objects.address(f"{FOLDER}/{self.key(record.scene, record.options)}.json"))
 
     def start_count(self, run: str, scene: str, options: Mapping[str, Any]) -> int:
-        """Return how often a scene was started in ``run``, the name of a call of ``vllm-mmout run --ray``."""
+        """Return how many times a scene was started during one run of ``vllm-mmout run --ray``.
+
+        ``run`` is the unique name of the run.
+        """
         return len(self.objects.keys(self._starts(run, scene, options)))
 
     def count_start(self, run: str, scene: str, options: Mapping[str, Any]) -> None:

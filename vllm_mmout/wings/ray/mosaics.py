@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MOSAIC: Final = "mosaic"
 """Value of `SceneRecord.scene` in the record of a mosaic. In a scene's record, the value is the scene's address."""
 _RESULTS: Final = "results"
-"""Key in `SceneRecord.known` for the addresses of a mosaic's results, which ``vllm-mmout run`` prints."""
+"""Key in `SceneRecord.known`. The value is a list with the addresses of a mosaic's results."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Settings:
     scenes: tuple[str, ...]
     """Paths or addresses of the scenes, in the order given."""
     grid: str | None
-    """Raster file whose grid the map gets, or None."""
+    """Raster file whose grid the joined map uses. None if the user named no such file."""
     file: str
     """File name of the resulting map, or "" to derive it from the name of the first scene."""
     flags: tuple[str, ...]
@@ -87,7 +87,7 @@ class _Plan:
     params: OutputParams | None = None
     """Options of the scenes."""
     options: Mapping[str, dict[str, Any]] | None = None
-    """Options of each scene in addition to ``params``, such as its window. The key is the scene's path or address."""
+    """Dict from a scene's path or address to the options that only this scene has, such as ``window``."""
     error: str = ""
 
 
@@ -127,7 +127,7 @@ def _joined(settings: _Settings, records: Mapping[str, SceneRecord]) -> SceneRec
 
 
 def _take(run: MosaicRun, index: int, record: SceneRecord) -> None:
-    """Copy the stored result of a scene into the mosaic ``run``. ``index`` is the scene's index in the mosaic."""
+    """Add a scene's stored result to the mosaic that ``run`` makes. ``index`` is the scene's index in the mosaic."""
     from vllm_mmout.engine.request_output import MultimodalRequestOutput
     from vllm_mmout.outputs.stored import StoredRaster
 
@@ -148,9 +148,10 @@ def _take(run: MosaicRun, index: int, record: SceneRecord) -> None:
 
 
 def _moved(settings: _Settings, folder: Path, result: MultimodalRequestOutput) -> dict[str, Any]:
-    """Move a map's files from ``folder`` to the results folder. Return fields for the map's `SceneRecord` as a dict.
+    """Move the files of a mosaic's map from ``folder`` to the results folder.
 
-    The fields are ``files``, ``assumed`` and ``known``. Raise InputError if a file would replace an input scene.
+    Return the fields ``files``, ``assumed`` and ``known`` of the mosaic's `SceneRecord`. Raise InputError if a file
+    would replace an input scene.
     """
     objects = settings.manifest.objects
     files = main_last(file for file in folder.iterdir() if file.is_file())
@@ -183,7 +184,10 @@ class MosaicOnCluster:
         self._mark = DriverMark(self._settings.manifest.objects)
 
     def status(self) -> int:
-        """Run the unfinished scenes, join all results, and return the exit status: 1 if the mosaic failed, else 0."""
+        """Make the mosaic, and return the exit status for ``vllm-mmout run``: 1 if the mosaic failed, else 0.
+
+        Scenes whose outcomes are stored do not run again.
+        """
         with self._mark.held():
             manifest = self._settings.manifest
             record = manifest.find(_MOSAIC, self._settings.options)

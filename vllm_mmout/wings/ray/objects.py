@@ -1,4 +1,4 @@
-"""Read and write files in a results folder or bucket, by their names relative to it."""
+"""Read and write files in a results folder or bucket. File names are relative to the folder or bucket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOLDER: Final = ".vllm-mmout"
 """Name of the folder for internal files, inside the results folder."""
 PARTS: Final = f"{FOLDER}/parts"
 """Name of the folder for intermediate results, such as the results of a scene's windows. Intermediate results are
-deleted after they have been joined to the final result."""
+deleted when the final result is complete."""
 RUNS: Final = f"{FOLDER}/runs"
 """Name of the folder for temporary files. They are deleted when all scenes are done."""
 
@@ -110,7 +110,7 @@ class Objects:
             yield Path(folder)
 
     def move_in(self, file: Path, name: str) -> ResultFile:
-        """Move a file from a temporary folder to ``name`` among the results. Return its address, hash and size."""
+        """Move a temporary file into the results folder or bucket, as ``name``. Return the address, hash and size."""
         with file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         nbytes = file.stat().st_size

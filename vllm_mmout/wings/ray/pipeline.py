@@ -72,7 +72,7 @@ def mapped(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
 ) -> Dataset:
-    """Return the dataset with the model's results as added columns. Actors compute them batch by batch."""
+    """Return the dataset with the model's results added as columns. Ray actors run the model batch by batch."""
     from ray.data import ActorPoolStrategy
 
     from vllm_mmout.wings.ray.predictor import Predictor

@@ -53,7 +53,7 @@ class RunSettings:
     """Name of the dataset column that holds the inputs of ``LLM.generate``."""
     manifest: Manifest | None = None
     run: str = ""
-    """Unique name of one run of ``vllm-mmout run --ray``. Empty if outcomes are not stored."""
+    """Unique name of one run of ``vllm-mmout run --ray``. Empty if ``manifest`` is None."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Predictor:
 
     @classmethod
     def of(cls, job: RunSettings) -> type[Predictor]:
-        """Return a subclass of this class that has the settings ``job`` and bears the name of the model.
+        """Return a subclass with the settings ``job``. The subclass is named after the model.
 
         Ray's dashboard shows the class name of each actor.
         """
@@ -120,7 +120,7 @@ class Predictor:
         return self._llm.generate(list(scenes), list(params), use_tqdm=False, may_be_empty=list(may_be_empty))
 
     def _recorded(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Return the outcome of each scene: from ``manifest`` if it is stored there, else by running the scene.
+        """Return the recorded outcome of each scene. Run the scenes whose outcome is not yet in ``manifest``.
 
         Scenes run as a batch, except that a scene during which a worker crashed runs alone.
         """
@@ -144,7 +144,7 @@ class Predictor:
         return [record for record in records if record is not None]
 
     def _stored(self, entries: Sequence[_ManifestRow], manifest: Manifest) -> list[SceneRecord]:
-        """Run scenes as a batch, and move their files to the results folder. Store and return the scenes' outcomes."""
+        """Run scenes as a batch. Store the scenes' result files and outcomes, and return the outcomes."""
         started = time.monotonic()
         with manifest.objects.temporary_folder(self.job.run) as folder:
             places = [folder / str(number) for number in range(len(entries))]

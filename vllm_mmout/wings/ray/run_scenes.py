@@ -99,7 +99,10 @@ def run(options: argparse.Namespace, params: OutputParams) -> int:
 
 
 def _check_inputs(inputs: Sequence[str]) -> None:
-    """Raise OptionError if an input is a list of inputs. The cluster makes exactly one result of each input."""
+    """Raise OptionError if an input is a list of scenes, such as a STAC item collection.
+
+    A run on a cluster needs exactly one scene per input.
+    """
     with ThreadPoolExecutor(_READERS) as pool:  # inputs may be addresses of documents
         for input_, records in zip(inputs, pool.map(_records, inputs), strict=True):
             if records is not None:
@@ -110,7 +113,7 @@ def _check_inputs(inputs: Sequence[str]) -> None:
 
 
 def _records(input_: str) -> int | None:
-    """Return the number of inputs in a list such as a STAC item collection, or None if ``input_`` is one input."""
+    """Return the number of records in a list of scenes, such as a STAC item collection. Return None for one scene."""
     if is_folder(input_):
         return None
     found = list(expanded(input_))

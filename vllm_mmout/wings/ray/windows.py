@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScenePart:
-    """Window of a scene on which the model runs, and the part of it whose result is kept in the joined raster."""
+    """Window of a scene on which the model runs. Only the result of the window's part ``own`` is used."""
 
     window: Window
     """Window on which the model runs, in pixels of the scene's file."""
@@ -55,7 +55,7 @@ def parts_of(grid: TileGrid, origin: tuple[int, int], side: int) -> list[ScenePa
 
 
 def _windows_along(starts: Sequence[int], size: int, tile: int, side: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (start, end, kept start, kept end) in pixels of each window along one axis of the scene.
+    """Yield (start, end, kept start, kept end) for each window along one axis of the scene, in pixels of the scene.
 
     The windows overlap. Only the kept part of each window goes into the joined result, and the kept parts do not
     overlap.
@@ -164,7 +164,10 @@ def _put(
 
 
 def _nodata(parts: Sequence[tuple[str | Path, ScenePart]]) -> float | None:
-    """Return the nodata value of the windows' GeoTIFFs, or None. Raise InputError if they have different values."""
+    """Return the nodata value of the windows' GeoTIFFs. Return None if no GeoTIFF has a nodata value.
+
+    Raise InputError if the GeoTIFFs have different nodata values.
+    """
     values: dict[str, float] = {}
     for address, _ in parts:
         with open_raster(address) as raster:

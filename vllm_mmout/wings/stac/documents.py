@@ -104,7 +104,7 @@ def as_number(value: Any) -> float | None:
 
 
 def may_be_document(data: Any) -> bool:
-    """Return whether the name of a path, address or open file looks like that of a JSON document."""
+    """Return whether a path, address or open file may be a JSON document. Only the name is checked."""
     name = data if isinstance(data, str | PurePath) else getattr(data, "name", None) if is_open_file(data) else None
     if not isinstance(name, str | PurePath):
         return False
@@ -144,7 +144,7 @@ class _UnrestrictedOpener:
             raise InputError(f"cannot read {address}: {error.strerror}; give the path of an item") from error
 
     def file(self, address: str) -> str:
-        """Return the address of a file unchanged. It is opened later, when the model's input is read."""
+        """Return ``address`` unchanged. The file is opened later, when the model's input is read."""
         return address
 
 

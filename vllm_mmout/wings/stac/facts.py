@@ -25,8 +25,8 @@ _THUMBNAIL: Final = 512
 """Maximum width and height of a thumbnail, in pixels."""
 _PIECE: Final = 1 << 20
 _SHA_256: Final = "1220"
-"""Prefix of a SHA-256 hash in the multihash format, in hexadecimal. It is 12, the code of SHA-256, followed by 20, the
-hash's length of 32 bytes."""
+"""Prefix of a SHA-256 hash in the multihash format, in hexadecimal. The first byte means SHA-256. The second byte is
+the length of the hash."""
 _STATISTICS: Final = {
     "minimum": "STATISTICS_MINIMUM",
     "maximum": "STATISTICS_MAXIMUM",

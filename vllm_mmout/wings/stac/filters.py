@@ -57,7 +57,7 @@ class Filter:
         return ", ".join(parts) or "an empty search"
 
     def check_static(self, more: Mapping[str, Any]) -> None:
-        """Raise OptionError if search fields are given that only a STAC API supports, not a static catalogue."""
+        """Raise OptionError if ``more`` contains a search field. Only a STAC API supports the fields in ``more``."""
         for name in more:
             raise unknown(name, ["collections", "datetime", "bbox", "aoi", "ids"])
 

@@ -119,7 +119,7 @@ def _check(target: PurePath, files: Sequence[PurePath]) -> None:
 
 
 def _item_beside(path: PurePath, target: PurePath) -> Item:
-    """Return the STAC item beside a GeoTIFF. Write a new item if it is missing or its checksum is outdated.
+    """Return the STAC item beside a GeoTIFF. Write a new item if the item is missing or has an outdated checksum.
 
     Raise InputError if the item belongs to another collection than ``target``.
     """
@@ -137,7 +137,10 @@ def _item_beside(path: PurePath, target: PurePath) -> Item:
 
 
 def _check_collection(document: Document, target: PurePath) -> None:
-    """Raise InputError if a STAC item belongs to a collection other than ``target``, for example a subfolder's."""
+    """Raise InputError if a STAC item belongs to a collection other than ``target``.
+
+    The item may belong to the collection of a subfolder, for example.
+    """
     for link in _links(document):
         if link.get("rel") != "collection":
             continue
@@ -155,10 +158,7 @@ def _check_collection(document: Document, target: PurePath) -> None:
 
 
 def _own_links(document: Document) -> list[Any]:
-    """Return the links that a STAC item keeps when it is rewritten.
-
-    Links to the item itself and to its collection are left out.
-    """
+    """Return the links of a STAC item except the links to the item itself and to its collection."""
     return [link for link in _links(document) if link.get("rel") not in {"self", "root", "parent", "collection"}]
 
 

@@ -53,7 +53,7 @@ def one(data: Any, opener: Opener | None = None) -> CataloguedInput | None:
 
 
 def many(data: Any) -> Sequence[Document] | None:
-    """Return the STAC items of an item collection. Return None for other data, including data that cannot be read."""
+    """Return all STAC items of an item collection. Return None if ``data`` is not a readable item collection."""
     try:
         document = _document(data, None)
         features = None if document is None else _features(document)

@@ -92,7 +92,10 @@ async def _item(find: Callable[[Request], Awaitable[FinishedResult]], request: R
 async def _collection(
     lists: Sequence[Callable[[Request, int], Awaitable[Sequence[FinishedResult]]]], request: Request
 ) -> Response:
-    """Send a STAC collection of the server's newest results. Each function in ``lists`` returns some of the results."""
+    """Send a STAC collection of the server's newest results.
+
+    ``lists`` holds the functions `ResultAddress.newest`, one for each URL path of results.
+    """
     results = [result for newest in lists for result in await newest(request, _MAX_RESULTS)]
 
     def content() -> dict[str, Any]:
@@ -105,7 +108,10 @@ async def _collection(
 
 
 async def _sent(request: Request, content: Callable[[], dict[str, Any]], media_type: str) -> Response:
-    """Compute a STAC document by calling ``content`` in a thread, one document at a time, and send it as JSON."""
+    """Send the STAC document that the function ``content`` returns, as JSON.
+
+    ``content`` runs in a thread. The server computes only one document at a time.
+    """
 
     async def in_turn() -> bytes:
         async with request.app.state.mmout_stac:

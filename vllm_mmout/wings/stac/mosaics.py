@@ -1,4 +1,4 @@
-"""Group STAC items by day, as mosaics."""
+"""Group STAC items into mosaics, one mosaic for each day."""
 
 from __future__ import annotations
 

@@ -28,10 +28,7 @@ def check() -> None:
 
 
 def spare(path: PurePath) -> None:
-    """Check that the STAC item and thumbnail of a new result at ``path`` will not overwrite unrelated files.
-
-    Raise SaveError if an unrelated file is in the way.
-    """
+    """Raise SaveError if the STAC item or the thumbnail of a result at ``path`` would overwrite an unrelated file."""
     beside, picture = path.with_suffix(ITEM_SUFFIX), _thumbnail_of(path)
     if exists(beside):
         if not _is_item_of(beside, path):

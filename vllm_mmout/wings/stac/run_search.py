@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _FLAGS: Final = ("stac", "collections", "datetime", "stac_dates", "stac_collection", "max_items")
 _DEGREES: Final = "EPSG:4326"
 _MAX_COORDINATE: Final = 1e9
-"""Maximum absolute coordinate of a bounding box. No place on Earth exceeds it in any unit."""
+"""Maximum absolute value of a bounding box's coordinates. PROJ may need minutes to transform larger values."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a search to the command's parser."""
+    """Add the flags of a STAC search to the parser of ``vllm-mmout run``."""
     group = parser.add_argument_group(
         "inputs from a STAC catalogue",
         "Run the model on the items that a search finds. --bbox or --aoi chooses the items and the part of each that is"

@@ -1,4 +1,4 @@
-"""Find the offset of pixel values in STAC items of Sentinel-2 products, if it is not stated for each band."""
+"""Find the offset of Sentinel-2 pixel values for STAC items that do not state an offset for each band."""
 
 from __future__ import annotations
 
@@ -36,14 +36,19 @@ class ProductCounts:
     name: str
     """Id of the item."""
     baseline: str | None
-    """ESA's processing baseline, such as "05.10". None if the item states none, or states 99.99, which marks products
-    that ESA did not process."""
+    """ESA's processing baseline, such as "05.10". None if the item states no valid baseline.
+
+    The value 99.99 is not valid. It marks products that ESA did not process.
+    """
     applied: bool
     """Whether the STAC item says that the offset is already applied to the pixel values."""
 
     @classmethod
     def of(cls, item: Json, name: str, properties: Json, sensor: str | None) -> Self | None:
-        """Return the metadata of a STAC item, or None if it is not a Sentinel-2 product of level 1C or 2A."""
+        """Create a `ProductCounts` from a STAC item.
+
+        Return None if the item is not a Sentinel-2 product of level 1C or 2A.
+        """
         stated = (
             name,
             *(item.get("collection"), properties.get("s2:product_type"), properties.get("processing:level")),
@@ -56,11 +61,11 @@ class ProductCounts:
         return cls(name, _text_of(properties.get(_BASELINE)), properties.get(APPLIED) is True)
 
     def packing(self, scale: float | None) -> Packing:
-        """Return the scale and offset of a band for which the STAC item states no offset.
+        """Return the scale and offset of a band. ``scale`` is the scale that the STAC item states, or None.
 
-        The offset is derived from ESA's processing baseline. It is 0 if the item says that the offset is already
-        applied. ``scale`` is the scale that the item states. If ``scale`` is None, return the scale of all Sentinel-2
-        products, or 1 if the item says neither its processing baseline nor that the offset is already applied.
+        The item states no offset. The offset is derived from ESA's processing baseline. It is 0 if the item says that
+        the offset is already applied. If ``scale`` is None, return the scale of all Sentinel-2 products, or 1 if the
+        item says neither its processing baseline nor that the offset is already applied.
         """
         known = _SCALE if scale is None else scale
         item = "the STAC item"

@@ -1,4 +1,4 @@
-"""Describe results on the server as STAC items and as one collection, whose links are the server's URLs."""
+"""Describe results on the server as STAC items and as a STAC collection. All links are URLs of the server."""
 
 from __future__ import annotations
 

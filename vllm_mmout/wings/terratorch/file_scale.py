@@ -26,7 +26,7 @@ _ROUNDING: Final = 1e-6
 
 
 def scaled_layers(scaling: ImageScaling, layers: Sequence[Layer], params: OutputParams) -> list[Layer]:
-    """Return an image's bands. Apply the files' scale to the bands if it differs from the model's scale.
+    """Return an image's bands. If the files' scale differs from the model's scale, scale the bands as the files state.
 
     A scale or offset in the request overrides both. Only integers are compared, and only with a model's scale other
     than 1. The scaled values are floats, which the model takes as reflectance without applying its own scale.
@@ -85,9 +85,9 @@ def _model_says(scaling: ImageScaling) -> str:
 
 
 def _scale_note(packing: Packing, bands: Sequence[Layer], scaling: ImageScaling) -> str | None:
-    """Return a note for the user that a file's scale differs from the model's scale. Return None if they are equal.
+    """Return a note for the user if a file's scale and offset (``packing``) differ from the model's scale.
 
-    There is also a note if config.json sets no scale for the model.
+    Return None if the file and the model agree. There is also a note if config.json sets no scale for the model.
     """
     if scaling.scale is None:
         shifted = f"{packing.shift} was added to the numbers, and they" if packing.shift else "the numbers"

@@ -47,7 +47,7 @@ class TerratorchMapper(RasterMapper):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> TerratorchMapper:
-        """Build the mapper for a TerraTorch model. Raise OptionError if it takes several images that have dates."""
+        """Build the mapper for a TerraTorch model. Raise OptionError for a model of several images with dates."""
         description = TerratorchConfig.of(config)
         frames = {image.frames for image in description.modalities}
         if len(frames) > 1 or (len(description.modalities) > 1 and frames != {None}):
@@ -119,7 +119,7 @@ class TerratorchMapper(RasterMapper):
         return size == self.crop
 
     def too_small(self, size: tuple[int, int]) -> bool:
-        """Return whether an image of ``size`` (height, width) is smaller than a tile, and needs reflected padding."""
+        """Return whether an image of ``size`` (height, width) is smaller than a tile. A smaller image is padded."""
         return size[0] < self.crop[0] or size[1] < self.crop[1]
 
     def tile_sides(self, asked: int | None) -> tuple[int, int]:
@@ -196,7 +196,7 @@ class TerratorchMapper(RasterMapper):
             )
 
     def _files(self, data: Any) -> Mapping[str, Any]:
-        """Return the input file of each image by image name. Raise InputError if the names do not match."""
+        """Convert ``data`` to a dict from image name to file. Raise InputError if images are missing or unknown."""
         names = self.modalities
         if isinstance(data, Sequence) and not isinstance(data, str | bytes) and len(data) == len(names):
             return dict(zip(names, data, strict=True))
@@ -278,7 +278,7 @@ def _sets_scale(params: OutputParams) -> bool:
 
 
 def _common_dtype(raster: OpenRaster, bands: Sequence[int]) -> np.dtype[Any]:
-    """Return a dtype that holds the values of all files that contain the given bands, which are numbered from 1."""
+    """Return a dtype that can hold the values of all given bands. ``bands`` are band numbers, counted from 1."""
     return np.result_type(*(member.dtype for member in raster.members_of(bands)))
 
 

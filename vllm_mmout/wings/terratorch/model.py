@@ -120,7 +120,7 @@ def _per_pixel(numbers: Tensor, images: Tensor) -> Tensor:
 
 
 def _tensor(output: Any) -> Tensor:
-    """Return the result tensor from the output of a network. Raise ModelError if the output has another form.
+    """Return the result tensor from the output of a network. Raise ModelError if the output contains no such tensor.
 
     The output may be the tensor, a list that ends with the tensor, or an object with either as attribute ``output``.
     """

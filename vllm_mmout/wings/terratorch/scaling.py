@@ -31,8 +31,10 @@ class ImageScaling:
     """Standard deviation of each band, or of each band and date, as a flat tuple. If None, the standard deviations of
     TerraTorch's data module are used."""
     scale_is_explicit: bool = False
-    """Whether the ``mmout`` table of config.json sets the scale. If True, a scale of 1 is intended, for example for
-    integer masks. If False, a scale of 1 may be a mere default."""
+    """Whether the ``mmout`` table of config.json sets the scale.
+
+    If True, a scale of 1 is intended, for example for integer masks. If False, a scale of 1 may be a default.
+    """
 
     def formulas(self, bands: int) -> list[str]:
         """Return the formula that scales each band, as text such as "(integers * 0.0001 - 0.12) / 0.05".
@@ -85,7 +87,7 @@ def no_scale(image: str) -> str:
 
 
 def nested(entries: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """Return the dict that is nested in ``entries`` under a sequence of keys, or an empty dict if a key is missing.
+    """Return a nested dict, such as ``entries["data"]["init_args"]``. Return an empty dict if a key is missing.
 
     The keys are the arguments after ``entries``.
     """

@@ -149,7 +149,11 @@ def _data_module(module_class: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _statistics(aug: Any, module: str) -> tuple[Any, Any]:
-    """Return the means and standard deviations of an augmentation, or 0 and 1 if it leaves images unchanged."""
+    """Return the means and standard deviations that an augmentation uses to standardise images.
+
+    Return means of 0 and deviations of 1 if the augmentation leaves images unchanged. Raise ModelError if the
+    augmentation changes images in an unknown way.
+    """
     for step in _steps(aug):
         flags = getattr(step, "flags", None)
         if isinstance(flags, Mapping) and {"mean", "std"} <= set(flags):  # a step of kornia

@@ -35,7 +35,7 @@ def location_of(view: RasterView) -> NDArray[np.float32] | None:
 
 
 def dates_of(view: RasterView) -> NDArray[np.float32] | None:
-    """Return the year and the day of the year, counted from 0, of each date of an input.
+    """Return the year and the day of the year for each date of an input. January 1 is day 0.
 
     Returns:
         float32 [frames, 2], or None if the date of a frame is unknown.

@@ -32,7 +32,9 @@ _HOMES = {
     "vllm_mmout.wings.tokens.processors.codec_audio": "CodecAudioProcessor",
     "vllm_mmout.wings.tokens.processors.vq_image": "VQImageProcessor",
 }
-"""Public names of this package, separated by spaces, by the module that defines the names. A name is imported from its
-module at first use."""
+"""Dict from a module's import path to the public names that the module defines, separated by spaces.
+
+A module is imported when a name that it defines is first used.
+"""
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -43,7 +43,7 @@ class FeaturesMapper:
     head: Head
     folder: str
     longest: int | None = None
-    """Maximum number of tokens in a text, which the model's position embeddings set. None if it is unlimited."""
+    """Value of ``max_position_embeddings``, which limits the number of tokens in a text. None means no limit."""
     frames: int | None = None
     """Number of frames that the model takes from a video, or None if it takes any number."""
     least_samples: int = 1
@@ -51,7 +51,7 @@ class FeaturesMapper:
 
     @property
     def opens_files(self) -> bool:
-        """Whether a string in an input is the path of a file."""
+        """Whether strings in an input are file paths. True for models that take sounds or videos."""
         return self.head.takes in ("audio", "video")
 
     @property

@@ -10,8 +10,7 @@ from vllm_mmout.wings.transformers.left_to_vllm import is_left
 from vllm_mmout.wings.transformers.patches import makes_patches, patches_of
 
 NAME: Final = "transformers"
-"""Value of the engine option ``output_processor`` that selects this package for folders which vLLM itself could
-serve."""
+"""Value of the engine option ``output_processor`` that selects this package even if vLLM itself can serve the model."""
 _MODEL: Final = "vllm_mmout.wings.transformers.model:TransformersModel"
 
 

@@ -200,9 +200,10 @@ def head_of(architecture: str) -> Head | None:
 
 
 def described(config: Mapping[str, Any]) -> tuple[Head, Mapping[str, Any]]:
-    """Return the head settings for the model that ``config`` describes, and the table ``transformers`` from ``config``.
+    """Return the head settings of a model, and the table ``transformers`` of the model's ``config``.
 
-    Raise OptionError if ``config`` does not describe a model folder of the transformers library.
+    The table has the model's folder and its original ``model_type``. Raise OptionError if ``config`` does not
+    describe a model folder of the transformers library.
     """
     table, head = config.get(KEY), head_of(config["architectures"][0])
     if head is None or not isinstance(table, Mapping):

@@ -103,7 +103,10 @@ class PictureMapper(RasterMapper):
 
     @property
     def inputs(self) -> dict[str, TensorSpec]:
-        """Required shapes and dtypes of input tensors. Always empty, because they depend on the image processor."""
+        """Required shapes and dtypes of the input tensors. The dict is always empty.
+
+        Shapes and dtypes depend on the image processor.
+        """
         return {}
 
     def dummy(self) -> Any:
@@ -229,7 +232,7 @@ class NativePictureMapper(PictureMapper):
 
 
 def _picture(planes: NDArray[Any]) -> Any:
-    """Convert an array [3, height, width] to an image of Pillow."""
+    """Convert an array [3, height, width] to a Pillow image."""
     from PIL import Image
 
     if planes.dtype != np.uint8:  # scaled values: some processors refuse floats, others expect them from 0 to 1
@@ -248,9 +251,9 @@ def _longest(config: Mapping[str, Any]) -> int | None:
 
 
 def _check_values(view: RasterView) -> None:
-    """Raise OptionError if the input's dtype is not uint8 and the request lacks a scale or offset for its values.
+    """Raise OptionError if the input's values are not uint8 and the request has neither a scale nor an offset.
 
-    The processor takes pictures with values from 0 to 255.
+    The image processor takes pictures with values from 0 to 255.
     """
     if view.raster.dtype != np.uint8 and not has_numbers(view.params):
         raise OptionError(
@@ -261,10 +264,10 @@ def _check_values(view: RasterView) -> None:
 
 
 def _native_side(config: Mapping[str, Any], processed_size: tuple[int, int] | None) -> int:
-    """Return the side in pixels of the square pictures that a model takes, from ``processed_size`` or ``config``.
+    """Return the side in pixels of the square pictures that a model takes.
 
-    It is the size that the folder's processor makes, else ``image_size`` of ``config.json``. Raise OptionError if the
-    size is not square.
+    ``processed_size`` is the (height, width) that the folder's processor makes. If it is None, the side is
+    ``image_size`` of ``config.json``. Raise OptionError if the size is not square.
     """
     sides = processed_size or _sides(config.get("image_size")) or (_DEFAULT_SIDE, _DEFAULT_SIDE)
     if sides[0] != sides[1]:
@@ -276,7 +279,7 @@ def _native_side(config: Mapping[str, Any], processed_size: tuple[int, int] | No
 
 
 def _sides(size: Any) -> tuple[int, int] | None:
-    """Return (height, width) from an image processor's setting of a size, or None if the setting is missing."""
+    """Convert a ``size`` from a config file to (height, width). Return None if the size is missing or incomplete."""
     if size is None:
         return None
     if isinstance(size, int):

@@ -36,7 +36,10 @@ class TransformersModel(nn.Module):
 
     @classmethod
     def keywords_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the names of all input tensors, for the network and for the output processor."""
+        """Return the names of all input tensors, including the tensors that skip the network.
+
+        The tensors that skip the network are used by the output processor.
+        """
         return tuple(dict.fromkeys((*keywords_of_network(config["architectures"][0]), *PASSED)))
 
     @property
@@ -45,7 +48,10 @@ class TransformersModel(nn.Module):
         return self.network
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Run the network. Return the outputs of its head, and the input tensors for the output processor."""
+        """Run the network, and return the output tensors that the head's settings name.
+
+        The tensors in `PASSED` skip the network. They are returned unchanged, unless ``generate`` draws the results.
+        """
         keywords = keywords_of_network(type(self.network).__name__)
         passed = {name: inputs.pop(name) for name in PASSED if name in inputs and name not in keywords}
         dtype = next(self.network.parameters()).dtype
@@ -62,9 +68,9 @@ class TransformersModel(nn.Module):
         return {**{name: torch.stack([output[name] for output in outputs]) for name in outputs[0]}, **passed}
 
     def _sampled(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run the network's ``generate``, which draws results at random, separately for each request.
+        """Call the network's ``generate`` separately for each request. The results are drawn at random.
 
-        The same random seed is set before each request, so that its result does not depend on the other requests.
+        The same random seed is set before each request, so that no result depends on the other requests of the batch.
         """
         first = next(iter(inputs.values()))
         outputs: list[dict[str, Tensor]] = []

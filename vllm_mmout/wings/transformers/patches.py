@@ -1,4 +1,4 @@
-"""Look up the patch size of transformers backbones, and how many other tokens precede the patch tokens."""
+"""Look up the patch size of transformers backbones, and the number of prefix tokens before the patch tokens."""
 
 from __future__ import annotations
 

@@ -22,9 +22,10 @@ _FIELD_NDIMS: Final = {"input_points": 3, "input_labels": 2, "input_boxes": 2, "
 
 
 def checked(prompt: Mapping[str, Any], takes: Sequence[str], needs: Sequence[str], *, question: bool) -> dict[str, Any]:
-    """Check the fields of a request: all must be in ``takes``, at least one in ``needs``. Return the fields.
+    """Check the fields ``prompt`` of a request, and return the fields that have a value.
 
-    If ``question`` is True, the text is a single text instead of a list.
+    Raise InputError if a field is not in ``takes``, or if the request has no field of ``needs``. If ``question`` is
+    True, the field ``text`` is a single text instead of a list.
     """
     given = {name: value for name, value in prompt.items() if value is not None}
     if needs and not given.keys() & set(needs):

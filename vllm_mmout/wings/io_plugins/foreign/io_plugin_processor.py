@@ -66,7 +66,10 @@ class IOPluginProcessor(OwnInputsProcessor):
         self.plugin_class = plugin_class(self.plugin)
 
     def started(self, vllm_config: VllmConfig, renderer: BaseRenderer) -> Self:
-        """Return a copy of this processor with a new instance of the plugin. Called when the engine has started."""
+        """Return a copy of this processor that has a new instance of the plugin.
+
+        This method is called once the engine has started.
+        """
         from vllm_mmout.wings.io_plugins.foreign.loaded_plugin import Plugin
 
         if self.plugin_class is None:
@@ -170,7 +173,7 @@ def media_type_of(content: bytes) -> str:
 
 
 def _field(output: Any, name: str) -> Any:
-    """Return a key or attribute of a plugin's output, or None if it is missing."""
+    """Return the value of the key or attribute ``name`` of a plugin's output. Return None if ``name`` is missing."""
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 

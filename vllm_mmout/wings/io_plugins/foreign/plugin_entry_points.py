@@ -23,7 +23,10 @@ def installed_plugins() -> dict[str, list[EntryPoint]]:
 
 
 def find_plugin(name: str) -> EntryPoint:
-    """Return a plugin's entry point without importing it. Raise RegistrationError if it is missing or ambiguous."""
+    """Return a plugin's entry point. Raise RegistrationError if no plugin or several plugins have the name.
+
+    The plugin is not imported.
+    """
     installed = installed_plugins()
     rivals = installed.get(name, [])
     if not rivals:

@@ -48,7 +48,7 @@ class RequestData:
         """Temporary folder with a copy of the input file. None if the input was not copied."""
 
     def parse_with(self, parse: Callable[[Any], Any]) -> Any:
-        """Call ``parse``, a method of the plugin, with the input in a form that it accepts. Return the parsed data.
+        """Let the plugin parse the input with its method ``parse``. Return the parsed data.
 
         A dict is passed to the plugin unchanged. If its only key is "data", as vLLM's ``encode`` expects, the plugin
         gets the value. A file becomes the table that plugins for rasters expect. Bytes are passed as base64. If the
@@ -82,7 +82,10 @@ class RequestData:
         return table | ({} if indices is None else {"indices": list(indices)})
 
     def _copy(self, content: bytes) -> Path:
-        """Write ``content`` to a file with the user's file name, because some plugins read a date from the name."""
+        """Write ``content`` to a temporary file with the name of the input file, and return the path.
+
+        Some plugins read a date from the name. An input without a name is called ``input.tif``.
+        """
         original = getattr(self._data, "name", None)
         name = _NOT_IN_NAMES.sub("_", Path(original).name if isinstance(original, str) else "")[-100:].lstrip(".")
         self.folder = Path(tempfile.mkdtemp(prefix="mmout-io-plugin-", dir=self.parent))

@@ -53,9 +53,9 @@ class PluginRequest(Run):
         self._token_ids: dict[int, list[int]] = {}
 
     def check_tiles(self, most: int) -> None:
-        """Set the maximum number of tiles. Each of the plugin's prompts counts as a tile.
+        """Set the maximum number of tiles, which `measure` will check. Each prompt of the plugin counts as a tile.
 
-        `measure` raises InputError if there are more prompts. Their number is known only after plugin code has run.
+        `measure` raises InputError if there are more prompts. The check waits for `measure`, which creates the prompts.
         """
         self._most = most
 
@@ -77,7 +77,10 @@ class PluginRequest(Run):
         self._calls.close()
 
     def measure(self) -> tuple[int, int]:
-        """Create prompts by the plugin's ``pre_process``. Return their number, and the size in bytes of the largest."""
+        """Create the request's prompts. Return the number of prompts, and the size of the largest prompt in bytes.
+
+        The plugin's ``pre_process`` creates the prompts.
+        """
         self._data.parent = self.folder
         self._prompts, self._pooling = self._call_plugin("pre_process", self._made, _INPUT_ERRORS)
         count = len(self._prompts)

@@ -67,7 +67,7 @@ class TimeLimitedCalls:
                 answer.put((None, StoppedError()))
 
     def close(self) -> None:
-        """Make all waiting `run` calls raise StoppedError. Call ``at_end`` as soon as no thread is running any more."""
+        """Make all waiting `run` calls raise StoppedError. Call the function ``at_end`` after the last thread ends."""
         self.stop()
         with self._lock:
             ends = not self._closed and not self._running

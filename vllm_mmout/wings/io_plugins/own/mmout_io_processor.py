@@ -211,5 +211,5 @@ def _client_error(error: ApiError | MMOutError) -> Exception:
 
 
 def _plain(text: str | None) -> Any:
-    """Replace characters that UTF-8 cannot encode, such as surrogates from a client's broken escapes."""
+    """Replace each character that UTF-8 cannot encode, such as a surrogate, with "?"."""
     return text and text.encode(errors="replace").decode()

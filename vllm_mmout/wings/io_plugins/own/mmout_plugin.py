@@ -29,7 +29,7 @@ KEY: Final = "mmout_request"
 
 
 def register() -> str:
-    """Return the import path of the plugin's class. vLLM imports the class only if the model uses the plugin."""
+    """Return the import path of the plugin's class. vLLM calls this function to register the plugin."""
     return "vllm_mmout.wings.io_plugins.own.mmout_io_processor.MMOutIOProcessor"
 
 
@@ -58,7 +58,7 @@ class MMOutPlugin(ABC):
 
 
 def prompt_request(prompt: Any, pooling_params: PoolingParams | None) -> PromptRequest | None:
-    """Return the request object that a prompt or its pooling params carry, or None for any other prompt.
+    """Return the request object in ``prompt`` or ``pooling_params``. Return None if both lack a request object.
 
     vLLM's renderer replaces a prompt of tokens, and drops the key. The pooling params arrive unchanged.
     """

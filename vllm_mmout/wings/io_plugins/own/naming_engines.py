@@ -90,7 +90,7 @@ class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
     """
 
     def get_request_factory_online(self, ctx: PoolingServeContext[Any]) -> Sequence[AnyRenderParam]:
-        """Prepare a request with the plugin if it has ``data``, else as vLLM does without a plugin."""
+        """Prepare a request to vLLM's server. Use the plugin only if the request has the field ``data``."""
         if isinstance(ctx.request, IOProcessorRequest):
             return super().get_request_factory_online(ctx)
         return PoolingIOProcessor.get_request_factory_online(self, ctx)
@@ -101,7 +101,7 @@ class RequestsBesidePlugin(PluginWithIOProcessorPlugins):
             super().post_process_online(ctx)
 
     def get_request_factory_offline(self, ctx: AnyOfflineInputsContext) -> tuple[RequestFactory, int]:
-        """Prepare requests with the plugin if they have ``data``, else as vLLM does without a plugin."""
+        """Prepare requests to an ``LLM`` object. Use the plugin only if the requests have the field ``data``."""
         if isinstance(ctx, OfflinePluginInputsContext):
             return super().get_request_factory_offline(ctx)
         return PoolingIOProcessor.get_request_factory_offline(self, ctx)

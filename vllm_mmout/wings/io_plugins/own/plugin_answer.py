@@ -69,7 +69,7 @@ async def plugin_answer(request: Request, service: ForwardService, body: Mapping
 
 
 async def _store_result(request: Request, service: ForwardService, plugin_request: PluginData, entry: Encoded) -> str:
-    """Write a result to the path that the client named, or else store it. Return the path, or the result's URL."""
+    """Store a result on the server. Return the result's path if the client asked for a file, else the result's URL."""
     if plugin_request.target is None:
         (name,) = await kept(service.store, [entry])
         return str(request.url_for("mmout_result", name=name))

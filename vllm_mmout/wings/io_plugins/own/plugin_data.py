@@ -78,12 +78,12 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def input(self) -> Any:
-        """Input for a request to a server: URLs, or files decoded from base64. Blocks while base64 is decoded."""
+        """Input for a request to a server: URLs, or files decoded from base64. Decoding blocks the caller."""
         return self._one([self._input(text) for text in self.data])
 
     @property
     def local_input(self) -> Any:
-        """Input files for ``LLM.generate`` in this process: URLs, paths or bytes. Blocks while base64 is decoded."""
+        """Input files for ``LLM.generate`` in this process: URLs, paths or bytes. Decoding base64 blocks the caller."""
         readers: dict[str, Callable[[str], Any]] = {"path": Path, "b64_json": _decoded, "url": str}
         return self._one([readers[self.data_format](text) for text in self.data])
 
@@ -118,7 +118,7 @@ class PluginData(msgspec.Struct, frozen=True, kw_only=True):
         return name
 
     def params_of(self, binding: Binding, name: str) -> OutputParams:
-        """Return the request's options. If the result goes to a folder, set ``path`` to a new file name in the folder.
+        """Return the options of the request. If `folder` is set, the option ``path`` is a new file in this folder.
 
         ``name`` is the output processor that `check` returned.
         """

@@ -33,7 +33,7 @@ class OutputPath:
 
     @classmethod
     def below(cls, root: str, text: str) -> Self:
-        """Return the destination of a result for the path ``text`` from a client. The path must be below ``root``.
+        """Create the destination from a client's path ``text``, which must be below the folder ``root``.
 
         Raises:
             ApiError: the path leads outside ``root``, for example by ".." or a link.
@@ -55,7 +55,12 @@ class OutputPath:
         return cls(path, folder=not is_file)
 
     def format_of(self, image_format: str | None) -> str | None:
-        """Return the format of the file's suffix, or ``image_format`` for a folder. Raise ApiError if they conflict."""
+        """Return the format that the suffix of `path` means. Return ``image_format`` if `path` is a folder.
+
+        Raises:
+            ApiError: the suffix and ``image_format`` mean different formats.
+
+        """
         if self.folder:
             return image_format
         form = format_named(suffix_of(self.path))

@@ -43,10 +43,10 @@ class _BatchSignature:
     """Batch size of the call."""
     leaves: tuple[Any, ...]
     kinds: tuple[str, ...]
-    """Kind of each argument in ``leaves``: "rows", "number", "shared" or "". The kind decides about batching.
+    """Kind of each argument in ``leaves``: "rows", "number", "shared" or "".
 
-    A "rows" tensor has a batch axis. A "number" tensor holds one number for the whole call, or a number for each row.
-    A "shared" tensor must be equal in all calls. Any other value has the kind "".
+    A "rows" tensor has a batch axis. A "number" tensor holds one number, or one number per row of the batch. A "shared"
+    tensor must be equal in all calls. Arguments that are not tensors have the kind "".
     """
 
     @classmethod
@@ -67,14 +67,14 @@ class _BatchSignature:
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """Part of ``key`` without sizes and values: the called function, the argument names and the argument kinds."""
+        """Structure of the call: the function, the argument names and the argument kinds, without sizes and values."""
         return self.key[:3]
 
     def shares(self, other: _BatchSignature) -> bool:
-        """Return whether two calls with an equal ``key`` can share a batch: whether their "shared" tensors are equal.
+        """Return whether this call and the call ``other`` can share a batch.
 
-        ``kinds`` marks a tensor as "shared" if it has neither rows of the batch nor a single number. A batch has only
-        one copy of such a tensor.
+        The caller has checked that ``key`` is equal. This method compares the "shared" tensors: a batch has only one
+        copy of a tensor that has neither a row nor a number for each call.
         """
         pairs = zip(self.leaves, other.leaves, self.kinds, strict=True)
         return all(one is two or torch.equal(one, two) for one, two, kind in pairs if kind == "shared")

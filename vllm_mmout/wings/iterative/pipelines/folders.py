@@ -13,7 +13,7 @@ _MODEL: Final = "vllm_mmout.wings.iterative.pipelines.model:PipelineModel"
 def as_ours(
     config: Mapping[str, Any], folder: str, *, asked: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return a complete ``config.json`` for a folder with a diffusers pipeline, or None for any other folder.
+    """Convert the ``config.json`` of a diffusers pipeline to this package's format. Return None for any other model.
 
     The folder need not have a ``config.json``. If it has, its entries, such as ``mmout`` or ``bands``, take precedence.
     """

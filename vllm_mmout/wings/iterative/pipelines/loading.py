@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     import torch
 
 KEY: Final = "diffusers"
-"""Key of a diffusers pipeline's settings in ``config.json``.
+"""Key of the diffusers pipeline's settings in ``config.json``. The settings are ``folder`` and ``tiled_above``.
 
-The setting ``folder`` is the pipeline's folder. Results with more than ``tiled_above`` pixels are decoded in tiles to
-save memory.
+``folder`` is the folder of the pipeline. A result with more than ``tiled_above`` pixels is decoded in tiles.
 """
 INDEX: Final = "model_index.json"
 _NEEDS: Final = 'pipelines of diffusers need its packages: pip install "vllm-mmout[diffusion]"'

@@ -95,7 +95,7 @@ class PipelineMapper:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Keys of a dict input whose strings are plain texts. A string under any other key names a picture file."""
+        """Keys under which a dict input may hold plain text. A string under any other key names a picture file."""
         return tuple(name for name in self.fields if name not in PICTURES)
 
     @property
@@ -195,9 +195,9 @@ def _picture(name: str, data: Any) -> NDArray[Any]:
 
 
 def _steps(pipeline: type, params: OutputParams) -> dict[str, NDArray[Any]]:
-    """Return {"num_inference_steps": count} from the request or else the pipeline's default, or {} if both lack it.
+    """Return {"num_inference_steps": count}, or {} if neither the request nor the pipeline sets a count.
 
-    A strength below 1 will reduce it later.
+    The request's count takes precedence. A ``strength`` below 1 reduces the count later.
     """
     count = params.num_inference_steps or default_of(pipeline, STEPS, None)
     return {STEPS: np.array(count)} if isinstance(count, int) else {}

@@ -63,9 +63,9 @@ class Task(greenlet.greenlet):  # type: ignore[misc]  # greenlet has no type hin
         self.steps = 0
         """Number of denoising steps that the pipeline has finished."""
         self.latents: torch.Tensor | None = None
-        """Latents from which a preview is decoded. None before the first denoising step is finished.
+        """Latents from which a preview is decoded, or None before the first denoising step is finished.
 
-        They are the scheduler's noise-free estimate after the last step, or else the latents for the next step.
+        If the scheduler returns an estimate without noise, this estimate is used.
         """
         self.result: Any = None
         self.error: BaseException | None = None

@@ -126,7 +126,7 @@ class Runs:
 
     @contextmanager
     def _tiled(self, call: NetworkCall) -> Iterator[None]:
-        """Make the decoder work in tiles while the context is open, if the picture is large. This saves memory."""
+        """Make the decoder work in tiles during the ``with`` block if the picture is large. Tiles save memory."""
         network = getattr(self.pipeline, call.name.removesuffix(".decode"))
         arguments = (*call.args, *call.kwargs.values())
         latents = next((value for value in arguments if isinstance(value, torch.Tensor)), None)

@@ -39,7 +39,10 @@ def result_of(output: Any, *, coloured: bool) -> Tensor:
 
 
 def _tensor(output: Any) -> Tensor | None:
-    """Return the only result in a pipeline's output, without the batch axis. Return None if there are several."""
+    """Convert a pipeline's output to a tensor without the batch axis. Return None if the output has several results.
+
+    Also return None if the result is not a picture, video or raster.
+    """
     if not isinstance(output, Tensor | np.ndarray | list | tuple) or len(output) != 1:
         return None
     result = output[0]

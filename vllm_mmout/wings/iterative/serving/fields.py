@@ -23,7 +23,7 @@ class _CountField(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _with_count(fields: Fields, *apart: str) -> Fields:
-    """Return a copy of ``fields`` that also accepts the request field ``n``, the number of results.
+    """Return a copy of the definitions ``fields`` with the additional request field ``n``, the number of results.
 
     Each result has its own random seed. The route parses the fields ``apart`` itself.
     """
@@ -37,7 +37,10 @@ GENERATIONS: Final = _with_count(common.GENERATIONS)
 
 
 def count_of(values: Mapping[str, Any]) -> int:
-    """Return the field ``n``, the number of results. Raise ApiError if other fields do not allow it."""
+    """Return the number of results from the field ``n``. Raise ApiError if another field conflicts with ``n``.
+
+    For example, ``stream`` works only with one result.
+    """
     count = int(values.get("n", 1))
     seed = values.get("seed")
     if seed is not None and isinstance(seed, int) and seed + count > _OTHERS_SEED:

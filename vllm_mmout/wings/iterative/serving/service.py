@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class StepService(ForwardService):
-    """Service of OpenAI's image routes for iterative models. It supports several results and masks."""
+    """Service of OpenAI's image routes for iterative models. It supports the request fields ``n`` and ``mask``."""
 
     __slots__ = ()
 
@@ -65,7 +65,7 @@ class StepService(ForwardService):
         return await self._answered(request, image_request, count, parts, "image_edit")
 
     def largest_input(self, params: OutputParams) -> PixelLimit | None:
-        """Return the maximum number of pixels of an input picture whose size decides the size of the result.
+        """Return the pixel limit for an input picture if the result will have the same size as the picture.
 
         Return None if the request sets the size of the result, or if the model takes rasters. The server's default
         limit for inputs then applies.

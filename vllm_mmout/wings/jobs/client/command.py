@@ -26,8 +26,8 @@ from vllm_mmout.wings.jobs.client.session import KEYS, ServerError, Session
 from vllm_mmout.wings.jobs.client.targets import DownloadTarget, place
 
 _ADDRESS = re.compile(r"(https?|file)://|data:", re.IGNORECASE)
-"""Pattern for the start of a URL. Inputs that are URLs or bucket addresses are sent as text, and all others as
-files."""
+"""Pattern for the start of a URL. URLs and bucket addresses are sent to the server as text. Any other input is the path
+of a file to upload."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _RETRIES = "8"
 """Default number of retries of a failed HTTP request. The pauses between the attempts add up to about 90 seconds.

@@ -31,7 +31,7 @@ def result_path(job: str, output: JobOutput) -> str:
 
 
 def download(session: Session, path: str, size: int, part: PartFile, show: Callable[[int], None]) -> None:
-    """Download the missing bytes of a result into ``part``. After a broken connection, resume where it stopped.
+    """Download the missing bytes of a result into ``part``. After a broken connection, resume the download.
 
     Args:
         session: the connection to the server.
@@ -117,7 +117,10 @@ class PartFile:
             self.etag = record.etag if record.source == source else None
 
     def begin(self, etag: str | None) -> None:
-        """Empty the file for a new download, and record its ETag. Only a download with a strong ETag can be resumed."""
+        """Empty the file to begin a new download, and record ``etag`` so that the download can be resumed.
+
+        Only a download with a strong ETag can be resumed. A weak ETag is not recorded.
+        """
         with self._errors():
             self._record.unlink(missing_ok=True)
             self.cut(0)
@@ -149,7 +152,7 @@ class PartFile:
         self._record.unlink(missing_ok=True)
 
     def _lock(self) -> bool:
-        """Lock the file. Return False if another process holds the lock, or moved the file while we waited."""
+        """Lock the file without waiting. Return False if another process has locked, moved or deleted the file."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())

@@ -85,5 +85,5 @@ def _quoted(name: str) -> bytes:
 
 
 def _plain(text: str) -> bytes:
-    """Return text as UTF-8. Characters that cannot be encoded, as in some file names, become "?"."""
+    """Encode text as UTF-8 bytes. Characters that UTF-8 cannot encode become "?"."""
     return text.encode(errors="replace")

@@ -64,7 +64,7 @@ class JobOutput(msgspec.Struct, frozen=True):
 
     @property
     def palette(self) -> NDArray[np.uint8]:
-        """Return the colour of each class from 0 to the largest id, uint8 [n, 3]. Ids that are missing are black."""
+        """RGB colours by class id, as uint8 [largest id + 1, 3]. Ids that no class has are black."""
         colours = np.zeros((max((entry.id for entry in self.classes or ()), default=-1) + 1, 3), np.uint8)
         for entry in self.classes or ():
             colours[entry.id] = list(bytes.fromhex(entry.color[1:]))

@@ -105,7 +105,7 @@ class DownloadTarget:
         return form if form is not None and form.name in SENT else None
 
     def _suffixes(self, outputs: Sequence[JobOutput]) -> list[str | None]:
-        """Return the suffix of each result's file name, or None for a result with the suffix of the path in ``-o``.
+        """Return a file suffix such as ".png" for each result. None means the suffix of the path in ``-o``.
 
         An unknown suffix fits results of one format.
         """
@@ -126,7 +126,10 @@ class DownloadTarget:
 
 
 def place(part: Path, target: Path, output: JobOutput) -> None:
-    """Rename a finished download to ``target``. Save the class names and colours of a GeoTIFF in files beside it."""
+    """Rename the download ``part`` to ``target``, and write the sidecar files of a GeoTIFF result.
+
+    The sidecar files hold the class names and colours.
+    """
     sidecars = None
     if output.output_format == "tiff":
         style = qgis_style(output.class_names, output.palette) if output.classes else None

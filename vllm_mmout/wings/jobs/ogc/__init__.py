@@ -1,1 +1,1 @@
-"""Interface to the jobs of scenes that follows the standard OGC API - Processes - Part 1: Core 1.0 (OGC 18-062r2)."""
+"""Serve background jobs by the standard OGC API - Processes - Part 1: Core 1.0 (OGC 18-062r2)."""

@@ -136,7 +136,7 @@ def _object(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def _fields(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the inputs of an OGC process to fields of this server's image request. The images become a tuple."""
+    """Convert the inputs of an OGC process to the fields of this server's image requests."""
     images = inputs.get(IMAGE)
     if not images:
         raise ApiError(400, f"inputs has no {IMAGE}; {_HOW}", param=IMAGE)
@@ -160,7 +160,7 @@ def _unwrapped(name: str, value: Any) -> Any:
 
 
 def _outputs(value: Any, process: Process) -> dict[str, _Output]:
-    """Return a dict of the requested outputs by processor name. If the request names no outputs, return all of them."""
+    """Return the requested outputs by processor name. Return all outputs of the process if none is requested."""
     outputs: dict[str, _Output] = _converted(_object(value, "outputs"), dict[str, _Output], "outputs")
     for name in outputs:
         if name not in process.outputs:
@@ -169,7 +169,10 @@ def _outputs(value: Any, process: Process) -> dict[str, _Output]:
 
 
 def _format(outputs: Mapping[str, _Output], process: Process) -> dict[str, str]:
-    """Return the format requested for all results as ``{"output_format": ...}``, or {} if none is requested."""
+    """Return {"output_format": name} with the requested file format, or {} if the request sets no format.
+
+    All outputs of a request must have one format.
+    """
     chosen: dict[str, str | None] = {}
     for name, output in outputs.items():
         asked = output.format or _Format()
@@ -191,7 +194,7 @@ def _format(outputs: Mapping[str, _Output], process: Process) -> dict[str, str]:
 
 
 def _delivery(response: Any, outputs: Mapping[str, _Output], kinds: Any) -> Delivery:
-    """Return how to send the results: as files or as one JSON document, and which results as URLs.
+    """Return whether to send the results as one JSON document, and which results to send as URLs.
 
     ``kinds`` is the request's input ``output``: the name of a kind of result, a list of such names, or None. A request
     for several kinds has one processor, whose results are named by their kinds.

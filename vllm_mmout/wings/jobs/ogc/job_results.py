@@ -74,9 +74,9 @@ def _linked(request: Request, job: SceneJob) -> Response:
 
 
 def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> ClosingResponse:
-    """Return all results of a job in OGC's JSON document. Results that ``entries`` lacks are sent as URLs.
+    """Return all results of a job in OGC's JSON document. Results are sent as data or as URLs.
 
-    ``entries`` maps the labels of results to open files.
+    ``entries`` maps the labels of the results that are sent as data to their open files.
     """
     parts: list[Part] = []
     for output in job.outputs:
@@ -94,9 +94,9 @@ def _document(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -
 
 
 def _multipart(request: Request, job: SceneJob, entries: Mapping[str, Encoded]) -> ClosingResponse:
-    """Return all results of a job as a multipart body (RFC 2387). Results that ``entries`` lacks are sent as URLs.
+    """Return all results of a job as a multipart body (RFC 2387). Results are sent as data or as URLs.
 
-    ``entries`` maps the labels of results to open files.
+    ``entries`` maps the labels of the results that are sent as data to their open files.
     """
     boundary = uuid4().hex
     parts: list[Part] = []

@@ -57,7 +57,7 @@ class JobFilter:
     processes: tuple[str, ...] | None
     statuses: tuple[str, ...] | None
     since: float
-    """Earliest creation time of a job, in seconds since 1970."""
+    """Time in seconds since 1970. Jobs created before this time are left out of the list."""
     until: float
     least_duration: float
     """Minimum running time of a job in seconds. Jobs with a shorter running time are left out of the list."""
@@ -65,7 +65,7 @@ class JobFilter:
 
     @classmethod
     def of(cls, request: Request) -> JobFilter:
-        """Create the filter from a request's query parameters. Raise an ApiError (400) if one is malformed."""
+        """Create a job filter from a request's query parameters. Raise an ApiError (400) if a parameter is invalid."""
         query = request.query_params
         kinds = _listed(query, "type")
         for name, values, known in (("type", kinds, ("process",)), ("status", _listed(query, "status"), STATUSES)):

@@ -70,7 +70,7 @@ def _catch_all_route(path: str, routes: Sequence[Route]) -> Route:
 
 
 def _guarded(work: Work) -> Callable[[Request], Awaitable[Response]]:
-    """Return a route handler that checks the API key before ``work``, and converts exceptions to error documents."""
+    """Return a route handler that checks the API key and then calls ``work``. Exceptions become error documents."""
 
     async def route(request: Request) -> Response:
         try:

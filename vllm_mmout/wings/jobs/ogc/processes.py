@@ -44,7 +44,7 @@ _RASTER_OPTIONS: Final = frozenset({*ReadingOptions.__struct_fields__, "tile", "
 """Names of the options that apply only to models with raster input."""
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]+", re.ASCII)
 JSON_FORMATS: Final = ("json", "geojson")
-"""Result formats that are JSON, so a JSON document can contain the file unchanged. Other files become base64."""
+"""Names of the result formats that are JSON. JSON responses contain such files unchanged, and all others as base64."""
 _BBOX: Final = {
     "type": "object",
     "format": "ogc-bbox",
@@ -71,7 +71,7 @@ class Process:
         return self.service.binding.processors
 
     def formats(self, output: str) -> dict[str, str]:
-        """Return the format names that a result can have, by media type. The first entry is the default."""
+        """Return a dict from media type to format name, for the file formats of an output. The default is first."""
         processor, names = self.outputs[output], list[str]()
         for choice in getattr(processor, "outputs", ()) or (None,):
             try:
@@ -160,7 +160,7 @@ def description(request: Request, process: Process) -> dict[str, Any]:
 
 
 def inputs_of(process: Process) -> Fields:
-    """Return the options that a process accepts as inputs besides the image. They depend on its model."""
+    """Return the inputs that a process accepts besides the image. The inputs depend on the model."""
     binding = process.service.binding
     own = next((each for each in process.outputs.values() if isinstance(each, OwnInputsProcessor)), None)
     names = {*INPUTS.options}

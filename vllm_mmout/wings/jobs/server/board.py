@@ -33,7 +33,7 @@ _WORN_OUT: Final = SceneError(
 
 
 class SceneBoard:
-    """Jobs and their results, of all servers that share a results folder. All methods block and are thread-safe."""
+    """Jobs of all servers that share a results folder, with the results. All methods block and are thread-safe."""
 
     def __init__(self, store: ResultStore, serves: Callable[[str], bool] = lambda _: True) -> None:
         """Open the job database in the folder of ``store``.
@@ -49,8 +49,7 @@ class SceneBoard:
         self._serves = serves
         self._database = SceneDatabase(store.folder / FILE, store.shared.enter)
         self._unwritten: dict[str, SceneJob] = {}
-        """Failed jobs of this server, by job id, that the database does not list as failed yet. Writing to the database
-        did not succeed, for example because the disk is full."""
+        """Failed jobs by job id. This server still has to record in the database that these jobs failed."""
 
     @property
     def server(self) -> str:
@@ -205,7 +204,7 @@ class SceneBoard:
         return self._change(failed.id, **{name: getattr(failed, name) for name in _OF_FAILED})
 
     def _write_failed(self) -> None:
-        """Record failed jobs that could not be written to the database earlier, for example on a full disk."""
+        """Write failed jobs to the database if an earlier attempt did not succeed, for example on a full disk."""
         for job in list(self._unwritten.values()):
             try:
                 self._write(job)

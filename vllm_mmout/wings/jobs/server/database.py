@@ -49,7 +49,7 @@ class SceneDatabase:
             pass
 
     def add(self, job: SceneJob, *, most: int, most_bytes: int) -> int | None:
-        """Add a job, unless the number of unfinished jobs or the size of their inputs would exceed a limit.
+        """Add a job to the database, unless a limit is reached. The limits apply to all unfinished jobs together.
 
         Args:
             job: the job.
@@ -158,7 +158,7 @@ class SceneDatabase:
     def take_over(
         self, stopped_server: str, server: str, serves: Callable[[str], bool]
     ) -> tuple[list[SceneJob], list[str]]:
-        """Assign a stopped server's unfinished jobs to ``server``, if it serves their models.
+        """Assign unfinished jobs of a stopped server to ``server``. Skip jobs that ``server`` cannot restart.
 
         Args:
             stopped_server: name of the stopped server.

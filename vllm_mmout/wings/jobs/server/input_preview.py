@@ -32,13 +32,13 @@ LONGER: Final = 768
 MOST_BANDS: Final = 32
 """Maximum number of bands in a preview. If the input has more bands, the preview has only the first of them."""
 _AT_ONCE: Final = 16 << 20
-"""Maximum number of bytes of pixels that are read at once. A single tile or strip of the file may be larger."""
+"""Maximum size in bytes of the pixels that are read at once. A larger tile or strip of the file is decoded whole."""
 _SAME_DTYPES: Final = frozenset({"uint8", "int16", "uint16", "int32", "uint32", "float32"})
-"""Dtypes of inputs whose previews have the same dtype. Pixels of other inputs are converted."""
+"""Input dtypes that a preview keeps. Pixels of any other dtype are converted."""
 _CONVERTED_DTYPES: Final = {"bool": "uint8", "int8": "int16"}
-"""Preview dtype by input dtype, for bool and int8 inputs.
+"""Dict from input dtype to preview dtype.
 
-Inputs of other dtypes outside `_SAME_DTYPES`, such as int64, get a float32 preview."""
+Pixels whose dtype is neither a key here nor in `_SAME_DTYPES`, such as int64, are converted to float32."""
 _PHOTOMETRIC: Final = 262
 """Number (tag id) of the TIFF tag PhotometricInterpretation."""
 _RGB: Final = (2,)
@@ -77,7 +77,7 @@ class InputPreview(msgspec.Struct, frozen=True, tag_field="object", tag="scene.p
 
 
 def input_preview(opened: Any, inputs: ModelInputs | None = None) -> InputPreview:
-    """Reduce an input to a preview for the web page. Blocks while the input is read.
+    """Reduce an input to a preview for the web page. The call blocks while the input is read.
 
     Each pixel of the preview is the input pixel at the centre of the area that it covers. Only tiles and strips of the
     file that contain such a pixel are read, each once, or at most twice if the input has files with different tiles.
@@ -129,7 +129,7 @@ class _EveryBand(BandChoice):
 
 
 def _layers(data: Any, stack: ExitStack, *, picture: bool) -> list[Layer]:
-    """Return all bands of an input. If the input has several dates, bands of the same date are adjacent.
+    """Return all bands of an input, one `Layer` for each band. Bands of the same date are adjacent.
 
     With ``picture``, a picture is turned and its colours are converted as an image viewer does.
     """
@@ -156,9 +156,9 @@ def _is_rgb(file: BinaryIO) -> bool:
 def _bands_to_draw(
     raster: OpenRaster, names: Sequence[str], inputs: ModelInputs | None, *, coloured: bool
 ) -> tuple[int, ...]:
-    """Return the numbers (from 1) of the bands to draw, chosen by the names of the input's bands.
+    """Return the numbers (from 1) of the bands to draw. The bands are chosen by their names.
 
-    If these bands are unnamed, and their number is that of the model's bands, the names of the model's bands are used.
+    If the input's bands are unnamed, and their number is that of the model's bands, the model's band names are used.
     """
     colours = len(names) - (raster.alpha is not None)
     mapper = None if inputs is None else inputs.rasters
@@ -192,7 +192,7 @@ def _nodata(raster: OpenRaster, dtype: np.dtype[Any]) -> float | None:
 
 
 class _AxisRange(NamedTuple):
-    """Range of raster pixels to read along one axis, and the range of preview pixels that is made from it."""
+    """Range of raster pixels to read along one axis, and the matching range of preview pixels."""
 
     shown: slice
     """Range of preview pixels."""
@@ -201,7 +201,7 @@ class _AxisRange(NamedTuple):
     length: int
     """Number of raster pixels to read along the axis."""
     indices: NDArray[np.intp]
-    """Indices of the raster pixels that the preview pixels show. Index 0 means the raster pixel ``first``."""
+    """Index of the raster pixel that each preview pixel shows, counted from the raster pixel ``first``."""
 
 
 def _reduced(raster: OpenRaster, bands: Sequence[int], size: tuple[int, int], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -43,9 +43,9 @@ class OutputRow(msgspec.Struct, frozen=True, kw_only=True):
     """One result of a job, as the server describes it to clients."""
 
     processor: str
-    """Name of the output processor that made the result, or the result's kind of output, such as "polygons".
+    """Name of the output processor that made the result.
 
-    It is the kind of output if the request asks one processor for several kinds."""
+    If a request asks one processor for several kinds of output, this is the kind, such as "polygons"."""
     day: str | None = None
     """Day that the result shows, such as "2024-06-01". None if the job does not make a separate map of each day."""
     output_format: str
@@ -99,7 +99,7 @@ class VideoSettings(msgspec.Struct, frozen=True, kw_only=True):
     size: str = AUTO
     """Size in pixels as WIDTHxHEIGHT, or `AUTO`."""
     seconds: str = AUTO
-    """Length of the video in seconds as text, or `AUTO`."""
+    """Length of the video in seconds, such as "5", or `AUTO`."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     document: bool = False
     """Whether the client wants one JSON document with all results, instead of files."""
     references: tuple[str, ...] = ()
-    """`OutputRow.processor` of each result that is sent as a URL. All other results are sent as data."""
+    """Names (`OutputRow.processor`) of the results that are sent as URLs. All other results are sent as data."""
 
 
 class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,15 +131,12 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
     """Time when the job completed or failed."""
     expires_at: float | None = None
     outputs: tuple[SceneOutput, ...] = ()
-    """Results of the job. Empty until all results are computed.
-
-    The results are listed here before their files are stored. If this server stops in between, another server can
-    therefore remove the files."""
+    """Results of the job. Empty until all results are computed."""
     error: SceneError | None = None
     request: str | None = None
-    """Client's request as JSON, so that another server can restart the job. None after the job has ended.
+    """Client's request as JSON, from which another server can restart the job.
 
-    Also None if the request has uploaded files, which other servers lack."""
+    None if the request has uploaded files, or if the job has ended."""
     starts: int = 0
     """Number of times that a server has started the job."""
     video: VideoSettings | None = None
@@ -153,7 +150,7 @@ class SceneJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.status in ("completed", "failed")
 
     def name_of(self, output: SceneOutput) -> str:
-        """Return the name to show for a result: its acquisition day, or the job's input if the day is unknown."""
+        """Return the name to show for a result: the day of the result, or the input's name if the day is unknown."""
         return output.day or self.name
 
     @property

@@ -42,7 +42,7 @@ class JobKind:
     described: Callable[[SceneJob], dict[str, Any]]
     """Function that converts a job to its JSON description."""
     error_type: str | None = None
-    """Error type in the response for a job that does not exist. If None, it is vLLM's type for HTTP status 404."""
+    """Error type in the response for a job that does not exist. None means vLLM's error type for HTTP status 404."""
 
     def id_of(self, request: Request) -> str:
         """Return the job id in a request's path, or "" if the id is malformed or belongs to another type of job."""
@@ -55,7 +55,7 @@ SCENE_KIND: Final = JobKind(PREFIX, "scene_id", "send the scene again", "scene.d
 
 
 def exempt_handler(work: Work, check: Callable[[ForwardService], object] = lambda _: None) -> Any:
-    """Return a route handler that runs ``check`` and ``work``, exempt from the limit on waiting requests.
+    """Return a route handler that is exempt from the limit on waiting requests.
 
     The handler calls ``check`` and then ``work``. An exception of either becomes the error response.
     """

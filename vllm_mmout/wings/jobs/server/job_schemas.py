@@ -22,7 +22,7 @@ SCENES: Final = EDITS.without(("stream", "partial_images", "response_format"), _
 
 
 def object_of(**properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of an object whose properties are the keyword arguments. All of them are required."""
+    """Return the JSON schema of an object. Each keyword argument is a required property and the property's schema."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 

@@ -16,7 +16,7 @@ _OPTIONS: Final = "given"
 
 
 def encode_request(request: ImageRequest) -> str | None:
-    """Encode a request as JSON, so that another server can run it. Return None if it has uploaded files."""
+    """Encode a request as JSON for other servers. Return None if the request has uploaded files or data URLs."""
     if not all(isinstance(image, str) and image[:5].lower() != "data:" for image in request.images):
         return None
     defaults = OutputParams()

@@ -121,7 +121,10 @@ def chosen_outputs(request: Request, job: SceneJob) -> list[SceneOutput]:
 def whole_number(
     request: Request, name: str, expected: str, *, least: int = 0, most: int = 10**9, usual: str = ""
 ) -> int:
-    """Parse a query parameter as an integer. Raise an ApiError (400) with the text ``expected`` if that fails."""
+    """Parse a query parameter as an integer. Raise an ApiError (400) if the value is invalid.
+
+    The error message says that the parameter must be ``expected``.
+    """
     text = request.query_params.get(name, usual)
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text) <= most:
         raise ApiError(400, f"{name} must be {expected}, got {shown(text)}", param=name)
@@ -129,7 +132,7 @@ def whole_number(
 
 
 def one_of(request: Request, name: str, *choices: str, usual: str) -> Any:
-    """Return the value of the query parameter ``name``. Raise an ApiError (400) if ``choices`` lacks the value."""
+    """Return the query parameter ``name``. Raise an ApiError (400) if the value is not one of the allowed choices."""
     choice = request.query_params.get(name, usual)
     if choice not in choices:
         raise ApiError(400, f"{name} must be {' or '.join(choices)}, got {shown(choice)}", param=name)

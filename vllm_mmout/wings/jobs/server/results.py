@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vllm_mmout.serving.response.encode import ToResponse
 
 _NO_COLOUR: Final = (0, 0, 0)
-"""RGB colour of classes beyond the end of the palette."""
+"""RGB colour of classes that the palette does not contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class JobResult:
 
     file: Encoded
     picture: Encoded | None
-    """Preview as PNG, or None if the result cannot be drawn. Its longer side has at most `PREVIEW` pixels."""
+    """Preview as PNG, with at most `PREVIEW` pixels along the longer side. None if the result cannot be drawn."""
     classes: tuple[ClassRow, ...] | None
     """Classes of the result, or None if its pixels are not classes."""
     seconds: str | None = None

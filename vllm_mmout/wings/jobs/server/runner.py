@@ -39,11 +39,9 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.jobs.server.results import JobResult
 
 _AT_ONCE: Final = 4
-"""Maximum number of jobs that run at once. Small jobs can then share forward passes.
-
-The engine's setting ``max_scenes`` has the same default, so more jobs would only wait in the engine."""
+"""Maximum number of jobs that run at once. More jobs would only wait in the engine, which by default runs 4 scenes."""
 _PREVIEWS: Final = 2
-"""Maximum number of input previews and figures of results that are made at once."""
+"""Maximum number of input previews and result maps that are drawn at once."""
 _POLL_S: Final = 0.25
 """Seconds between two polls of the database. Each poll looks for deleted jobs and for requests for previews."""
 _SWEEP_S: Final = 5.0
@@ -72,7 +70,7 @@ class SceneRunner:
     rebuild: Callable[[SceneJob], tuple[Work, SceneInputs]]
     """Function that rebuilds the request (`Work`) and the input of another server's job. The call blocks."""
     previews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PREVIEWS))
-    """Semaphore that limits how many input previews and figures of results are made at once, to save memory."""
+    """Semaphore that limits how many input previews and result maps are drawn at once, to save memory."""
     _running: dict[str, _ActiveJob] = field(default_factory=dict)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     _tending: asyncio.Task[None] | None = None
@@ -162,7 +160,7 @@ class SceneRunner:
             running.task.cancel()
 
     async def ended(self, job_id: str) -> None:
-        """Wait until the job no longer runs on this server: it is finished, deleted, or released to other servers."""
+        """Wait until a job has ended on this server. The job is then finished, deleted, or released to others."""
         if (running := self._running.get(job_id)) is not None:
             await asyncio.wait({running.task})
 

@@ -63,7 +63,7 @@ async def _growing(request: Request, job: SceneJob, runner: SceneRunner) -> Resu
 
 
 async def _checked(request: Request, job: SceneJob, store: ResultStore) -> ResultFile:
-    """Return the GeoTIFF of a finished job. Raise an ApiError if it was removed or has another format."""
+    """Return the GeoTIFF of a finished job. Raise an ApiError if the file was removed or is not a GeoTIFF."""
     output = _chosen(request, job)
     file = ResultFile(path=store.folder / output.stored, ttl=store.ttl)
     geotiff_only(output.media_type, file, "processor")

@@ -34,9 +34,9 @@ async def add_scene(
     *,
     delivery: Delivery | None = None,
 ) -> SceneJob:
-    """Check a client's request for a scene, and create a job that runs the request.
+    """Check a request, and create a job for a scene. On failure, the exit stack ``unused`` closes the input files.
 
-    On success, the job owns the input files. On failure, the exit stack ``unused`` closes them.
+    On success, the job owns the input files.
     """
     inputs = await open_inputs(image_request, service, unused)
     work = scene_work(service, image_request, inputs, request_id(request, "scene"), trace_headers(request))

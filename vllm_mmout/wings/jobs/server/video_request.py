@@ -56,7 +56,7 @@ VIDEOS: Final = replace(_PICTURES, options={**_PICTURES.options, **_OWN})
 
 @dataclass(frozen=True, slots=True)
 class VideoRequest:
-    """Parsed request for a video. It is checked as far as possible without running the model."""
+    """Parsed request for a video, before the request is checked against the model."""
 
     image_request: ImageRequest
     """Fields of the request except `video`. ``images`` is empty, or holds the image that the video starts from."""
@@ -79,7 +79,7 @@ def keep_reference(images: Sequence[Upload | str], sources: Sources) -> SceneInp
 
 
 def read_video_request(body: ReceivedForm | Any) -> VideoRequest:
-    """Parse a request for a video. The body is a received form or decoded JSON."""
+    """Parse the body of a request for a video. The body is a form or decoded JSON."""
     values = VIDEOS.values(body)
     return _request(values, _form_image(body) if isinstance(body, ReceivedForm) else _json_image(body))
 
@@ -129,7 +129,10 @@ def _size(text: str) -> str:
 
 
 def _seconds(value: str | float) -> str:
-    """Return the length of a video in seconds as text, as in OpenAI's API. Raise an ApiError if it is invalid."""
+    """Convert a video length in seconds to a string such as "5", or keep "auto".
+
+    Raise an ApiError (400) if the length is not a positive number.
+    """
     if value == AUTO:
         return AUTO
     try:

@@ -104,7 +104,7 @@ def _size_and_length(
 
 
 def _input(service: ForwardService, prompt: str, image: Any, extra_inputs: dict[str, int]) -> tuple[Any, Field]:
-    """Return the model's input, and the name of the request field for error messages: "image" or "prompt".
+    """Return (model input, request field). Error messages name the field, which is "image" or "prompt".
 
     A mapper with named inputs, or any mapper if there are ``extra_inputs``, gets a dict. Any other mapper gets the
     image, or the prompt if there is no image.

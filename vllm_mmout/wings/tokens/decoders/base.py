@@ -33,7 +33,7 @@ class TokenDecoder(ABC):
     """Codebooks, picture grid and sampling rate, against which token layouts are checked. None skips the check."""
 
     sampling_rate: int | None = None
-    """Sampling rate of the decoded sounds in Hz. If ``facts`` is set, its sampling rate is used instead."""
+    """Sampling rate of the decoded sounds in Hz. The value is used only if ``facts`` is None."""
 
     folder: Path | None = None
     """Folder of the weights. None if ``model`` was given as an object."""
@@ -106,7 +106,10 @@ class DecoderFacts:
     accepts_fewer: bool = False
     """Whether the decoder also accepts the codes of only the first codebooks, for a coarser sound."""
     strides: tuple[int, ...] | None = None
-    """Duration of a code in each codebook, relative to the shortest, such as (4, 2, 1). None if all are equal."""
+    """Duration of a code in each codebook, as a multiple of the shortest duration. None if all durations are equal.
+
+    With (4, 2, 1), for example, a code of the first codebook lasts as long as four codes of the last codebook.
+    """
     grid: tuple[int, int] | None = None
     """Rows and columns of codes in each picture. None if the decoder can make pictures of any size."""
     sampling_rate: int | None = None

@@ -33,10 +33,10 @@ class CausalChunks(SoundChunks):
         self._made = 0
         config = model.config
         self.first = int(config.kernel_size) if config.pad_mode == "reflect" else 1
-        """Minimum number of frames in the first chunk, which the reflection padding at the start of the sound needs."""
+        """Minimum number of frames in the first chunk: the kernel size if the model pads by reflection, else 1."""
 
     def take(self, codes: Codes, *, ended: bool) -> NDArray[np.float32] | None:
-        """Decode the frames of a sound that are new since the last call. ``codes`` holds all frames so far."""
+        """Decode the frames that were added to a sound since the last call. ``codes`` holds all frames so far."""
         import torch
 
         frames = codes[0].size

@@ -20,7 +20,7 @@ Decode: TypeAlias = Callable[[Codes], NDArray[np.float32]]
 _TEST_FRAMES = (64, 256, 1024)
 """Lengths, in frames, of the random test sounds that `Probe.context` decodes.
 
-If the shortest sounds are too short to show how many frames affect a sample, the next length is tried."""
+A longer sound is decoded only if a shorter sound does not show the whole effect of a changed frame."""
 _MIN_TEST_FRAMES = 16
 """Minimum length, in frames, of the random test sounds that `Probe.lengths` decodes."""
 _TEST_SOUNDS = 3
@@ -48,7 +48,7 @@ class SoundChunks(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """Parameters for decoding sounds in chunks with a certain decoder."""
+    """Parameters that a decoder needs to decode sounds in chunks."""
 
     frame_samples: int
     """Number of audio samples per channel that each frame of codes adds to the sound."""

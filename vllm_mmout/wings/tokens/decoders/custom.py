@@ -50,7 +50,7 @@ class CustomDecoder(TokenDecoder):
 
 
 def _shaped(codes: Sequence[torch.Tensor]) -> Any:
-    """Stack the codes of all codebooks in one tensor. Return a list if their shapes differ."""
+    """Stack the codes of all codebooks in one tensor. Return a list of tensors if the codebooks' shapes differ."""
     import torch
 
     if codes[0].ndim == 3 and len(codes) == 1:

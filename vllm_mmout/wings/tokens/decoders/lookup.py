@@ -25,9 +25,9 @@ KINDS = {
     "xcodec": "XcodecDecoder",
     "xcodec2": "Xcodec2Decoder",
 }
-"""Names of the supported decoder classes. The keys are values of ``model_type`` in config.json.
+"""Names of the supported decoder classes. The key is the ``model_type`` in config.json.
 
-For the full models "emu3" and "janus", the decoder class loads only the picture decoder of the full model."""
+The full models "emu3" and "janus" contain a picture decoder, and only this decoder is loaded."""
 
 _SNAC_KEY = "vq_strides"
 """Key in config.json that identifies a SNAC decoder, whose config lacks ``model_type``."""

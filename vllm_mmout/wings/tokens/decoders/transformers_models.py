@@ -59,7 +59,7 @@ class PretrainedDecoder(TokenDecoder):
     @classmethod
     @abstractmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """Return the codebooks, picture grid and sampling rate that the config states."""
+        """Return facts from a decoder's config, such as the number of its codebooks, or its sampling rate."""
 
     def read(self, folder: Path, dtype: torch.dtype) -> Any:
         """Read the weights with transformers. Raise a ModelError if they are damaged or incomplete."""
@@ -143,7 +143,7 @@ class ResidualCodec(PretrainedDecoder):
 
     @classmethod
     def facts_of(cls, config: Any) -> DecoderFacts:
-        """Return the codebooks and the sampling rate that the config states."""
+        """Return facts from a decoder's config: the number and size of its codebooks, and its sampling rate."""
         codebooks, codebook_size = cls.books_of(config)
         return DecoderFacts(
             modality="audio",
@@ -201,7 +201,10 @@ class Xcodec2Decoder(ResidualCodec):
 
     @classmethod
     def books_of(cls, config: Any) -> tuple[int, int]:
-        """Return (1, codebook size). The size is the product of the quantization levels in the config."""
+        """Return the number of codebooks, which is always 1, and the number of codes in the codebook.
+
+        The number of codes is the product of the quantization levels in the config.
+        """
         return 1, math.prod(config.quantization_levels)
 
 

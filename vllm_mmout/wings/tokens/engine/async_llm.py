@@ -28,7 +28,9 @@ class BoundTokenAsyncLLM(AsyncLLM):
 
     output_processor: TokenOutputProcessor
     mmout: dict[str, Any] | None
-    """Cache of the default sampling values from the model's ``generation_config.json``. None before the first use."""
+    """Data that this package adds to vLLM's ``AsyncLLM``: the default sampling values of the model.
+
+    None before the first use."""
 
     def mmout_bound(self) -> None:
         """Initialize an ``AsyncLLM`` object after its class was changed to this class."""

@@ -22,9 +22,9 @@ class _ForwardTimes:
     mean_seconds: float = 0.0
     """Average seconds per picture or sound. Infinity if the last forward pass failed."""
     passes_since: int = 0
-    """Number of forward passes by the other method since the last pass by this method.
+    """Number of forward passes since this decoding method was last used.
 
-    The two methods are decoding one picture or sound at a time, and decoding in batches."""
+    A method decodes pictures or sounds either one at a time, or in batches."""
 
     def record(self, seconds: float) -> None:
         self.forwards += 1

@@ -1,4 +1,4 @@
-"""Decode the pictures and sounds of all requests in one thread, several in one forward pass if possible."""
+"""Decode the pictures and sounds of all requests in one thread, in batches if possible."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _DecoderTask:
 
     jobs: Sequence[MediaJob] = ()
     taken: bool = False
-    """Whether this decoder task has taken its jobs from the queue, which it does only once."""
+    """Whether this decoder task has taken its jobs from the queue. A task takes jobs only once."""
 
 
 class MediaBatcher:
@@ -66,7 +66,7 @@ class MediaBatcher:
 
     def __init__(self, processor: TokenProcessor, timeout: float) -> None:
         self.calls = 0
-        """Number of forward passes so far."""
+        """Number of calls to the output processor's ``decode`` and ``decode_batch`` so far."""
         self._processor = processor
         self._wait_s = min(processor.batch_wait_s, timeout / 2)  # waiting counts as time of the forward
         # Below the limit, as a forward that exceeds it fails for all its media, though each alone might be in time.

@@ -78,9 +78,10 @@ class TokenBinding(EngineBinding):
     def growing(
         self, params: OutputParams, batcher: MediaBatcher, settled: Callable[[], None]
     ) -> GrowingSounds | GrowingPictures | None:
-        """Return a decoder of previews or sound chunks for an unfinished answer. None if ``params`` ask for neither.
+        """Return a decoder of previews or sound chunks for an unfinished answer.
 
-        ``settled`` is called in any thread whenever a picture or sound has been decoded.
+        Return None if ``params`` ask for neither previews nor chunks. ``settled`` is called in any thread whenever a
+        picture or sound has been decoded.
         """
         processor = self.processors[self.pick(params)]
         if params.chunk_seconds is not None and isinstance(processor, CodecAudioProcessor):

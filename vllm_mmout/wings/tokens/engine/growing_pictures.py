@@ -47,7 +47,7 @@ class GrowingPictures:
         self._start: int | None = None
         """Index of the current picture's first token in the answer. None between pictures."""
         self._preview_rows: list[int] = []
-        """Row counts of the current picture that trigger its remaining previews, in ascending order."""
+        """Numbers of complete rows that make the next previews of the current picture due, in ascending order."""
         self._jobs: list[MediaJob] = []
         self._previews: list[ImageOutput] = []
         self._lock = Lock()

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 _MAX_CHUNKS = 8
-"""Maximum number of chunks of a sound that the decoder decodes in one forward pass.
+"""Maximum number of chunks of a sound in one forward pass of the decoder.
 
-If the model generates several chunks during a forward pass, the next pass decodes these chunks together."""
+Chunks that the model generates while the decoder is busy are decoded together."""
 
 
 class GrowingSounds:
@@ -130,7 +130,7 @@ class GrowingSound:
         seconds: Any = params.chunk_seconds
         self.start = start
         self.medium: Medium | None = None
-        """Codes of the whole sound. None until the sound has ended."""
+        """`Medium` with the codes of the whole sound. None until the model has ended the sound."""
         self.outcome: Outcome = None
         self.done: Callable[[], None] | None = sounds.settled
         """Callback for the end of decoding. None once it was called or the sound was cancelled."""
@@ -179,7 +179,10 @@ class GrowingSound:
         return self._next_piece(medium, medium.codes[0].size // self._rates[0], ended=True)
 
     def _next_piece(self, medium: Medium, frames: int, *, ended: bool) -> SoundPiece:
-        """Return the codes from the sound's beginning to the end of its next chunk. The chunk's length is limited."""
+        """Return the next piece to decode, which holds all codes of the sound up to the end of the next chunk.
+
+        Codes that would exceed `_MAX_CHUNKS` chunks are left for later pieces.
+        """
         most = max(self._frames_sent + self._ahead + _MAX_CHUNKS * self._frames_a_chunk, self._first)
         if frames > most:
             codes = tuple(ids[: most * rate] for ids, rate in zip(medium.codes, self._rates, strict=True))

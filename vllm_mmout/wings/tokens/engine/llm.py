@@ -118,7 +118,7 @@ def _sampling(params: Any, binding: TokenBinding, default: Any) -> Any:
 
 
 def sampling_of(params: OutputParams, binding: TokenBinding, default: Any) -> SamplingParams:
-    """Check a request's options, and return its sampling params. If the request sets none, return ``default()``."""
+    """Check a request's options. Return the request's sampling params, or ``default()`` if the request has none."""
     binding.check_params(params)
     if params.sampling is None:
         sampling: SamplingParams = default()

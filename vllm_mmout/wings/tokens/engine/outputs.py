@@ -85,9 +85,9 @@ class MultimodalCompletionOutput(CompletionOutput):
 
 
 class TokenRequestOutput(RequestOutput):
-    """Result of a failed request. Reading the attribute ``outputs`` raises the exception in ``error``.
+    """vLLM's ``RequestOutput`` of a failed request. Reading ``outputs`` raises the exception in ``error``.
 
-    A call with several prompts can thus return the results of the other prompts.
+    A call with several prompts can thus return the results of the prompts that did not fail.
     """
 
     error: Exception
@@ -112,7 +112,7 @@ def with_error_field(output: Any) -> Any:
 
 
 class MediaCollector(RequestOutputCollector):
-    """Output queue of one request. When vLLM merges unread outputs, it keeps the pictures and sounds of all of them."""
+    """Output queue of one request. No picture or sound is lost when vLLM merges unread outputs into one output."""
 
     def put(self, output: Any) -> None:
         """Queue an output. If vLLM merges it with a waiting output, keep the pictures and sounds of both."""

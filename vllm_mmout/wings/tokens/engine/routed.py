@@ -95,7 +95,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
     pending: dict[str, TokenRequestState]
     """Answers that the engine has finished and whose media are still being decoded, by internal request id."""
     batchers: dict[str, MediaBatcher]
-    """Decoder thread of each output processor. The key is the name of the output processor."""
+    """Decoder threads, one for each output processor. The key is the output processor's name."""
     observer: Observer = SILENT
     """Observer of the engine, such as metrics, which is notified of failed requests."""
 
@@ -150,7 +150,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
             rebase(queue, MediaCollector)
 
     def _guide(self, request: EngineCoreRequest) -> None:
-        """Restrict the tokens of an answer to complete pictures or sounds, if its request asks for that."""
+        """Attach token rules (`Guide`) to a request whose answer may contain only complete pictures or sounds."""
         token_request = ticket(TokenRequest)
         if token_request is not None and token_request.params.output in GUIDED:
             layout = self.binding.processors[self.binding.pick(token_request.params)].layout
@@ -168,7 +168,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return processed
 
     def hold(self, state: TokenRequestState, build_output: Callable[[], Any]) -> Any:
-        """Hold back an answer's last output while media are being decoded. If all are decoded, return the output.
+        """Hold back an answer's last output if its media are still being decoded. Otherwise, return the output.
 
         The caller must hold the lock. vLLM counts a request when the engine has finished it. A request with ``n``
         answers whose last answer waits here is missing in vLLM's histograms of ``n`` and of the longest answer.
@@ -225,7 +225,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         return output
 
     def _settled(self, request_id: str, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Deliver an answer if all its pictures and sounds are decoded. This method may be called in any thread."""
+        """Deliver an answer if its media are all decoded. Called when a medium is decoded, in any thread."""
         if loop is None:
             with self.lock:
                 self._deliver(request_id)
@@ -249,7 +249,7 @@ class TokenOutputProcessor(HoldingOutputProcessor):
         self.delivered()
 
     def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:  # noqa: FBT001 - vLLM's signature
-        """Abort requests. Complete pictures and sounds are still decoded if a client waits for the answer.
+        """Abort requests. If a client still waits, the pictures and sounds generated before the abort are decoded.
 
         Nobody waits with ``LLM``, or if ``internal`` is set: ``generate`` then aborts because its caller has gone.
         """

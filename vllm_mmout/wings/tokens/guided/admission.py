@@ -44,7 +44,7 @@ def check_output_and_grid(params: OutputParams, layout: TokenLayout, unguided: s
 
 
 def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayout:
-    """Return ``layout`` with the requested ``grid``. Raise OptionError if the model's pictures have another grid."""
+    """Return ``layout`` with the requested ``grid``. Raise OptionError if the model cannot write such a picture."""
     if grid is None or grid == layout.grid:
         return layout
     if layout.modality != "image" or layout.grid is not None:
@@ -56,10 +56,10 @@ def layout_with(layout: TokenLayout, grid: tuple[int, int] | None) -> TokenLayou
 
 
 def guide(request: EngineCoreRequest, params: OutputParams, layout: TokenLayout, max_model_len: int) -> None:
-    """Restrict a request's answer to tokens of complete pictures or sounds, if the request asks for that.
+    """Attach token rules (`Guide`) to a request whose answer may contain only complete pictures or sounds.
 
-    The rules (a `Guide`) are added to the sampling params, from which the worker reads them. Other requests stay
-    unchanged.
+    The rules are added to the sampling params, from which the worker reads the rules. A request that does not ask for
+    complete pictures or sounds stays unchanged.
 
     Args:
         request: request on its way to the engine. Its sampling params must not be shared.

@@ -61,5 +61,5 @@ def _tracker_and_tokens(
 
 
 def _without_placeholders(output: Sequence[int]) -> Sequence[int]:
-    """Return ``output`` without the -1 entries at its end. Their token ids are not yet copied from the GPU."""
+    """Return ``output`` without the placeholders (-1) for token ids that are not yet copied from the GPU."""
     return output[: output.index(-1)] if output and output[-1] == -1 else output

@@ -19,7 +19,7 @@ class Fit(NamedTuple):
     first: int
     stop: int
     after: int
-    """Minimum number of tokens that must follow a token of this range before the picture or sound is complete."""
+    """Minimum number of tokens that must follow a token of this `Fit` to complete the picture or sound."""
 
 
 class Body(ABC):
@@ -49,7 +49,7 @@ class Body(ABC):
     @property
     @abstractmethod
     def fits(self) -> list[Fit]:
-        """Return the ranges of token ids that may come next. Return an empty list if no further token may come."""
+        """Return the ranges of token ids that fit as the next token. Return an empty list if no token fits."""
 
     @property
     @abstractmethod
@@ -152,7 +152,7 @@ class FramesBody(Body):
 
     @property
     def fits(self) -> list[Fit]:
-        """Return the ranges of token ids that may come next. Return an empty list if no further token may come."""
+        """Return the ranges of token ids that fit as the next token. Return an empty list if no token fits."""
         if self.over:
             return []
         taken = len(self._tokens)

@@ -50,7 +50,7 @@ class DelayedBody(Body):
 
     @property
     def fits(self) -> list[Fit]:
-        """Return the ranges of token ids that may come next. Return an empty list if no further token may come."""
+        """Return the ranges of token ids that fit as the next token. Return an empty list if no token fits."""
         if self.over:
             return []
         step, book = divmod(len(self._tokens), self._books)
@@ -130,7 +130,7 @@ class SequentialBody(Body):
 
     @property
     def fits(self) -> list[Fit]:
-        """Return the ranges of token ids that may come next. Return an empty list if no further token may come."""
+        """Return the ranges of token ids that fit as the next token. Return an empty list if no token fits."""
         if self.over:
             return []
         taken, count = len(self._tokens), self._frame_count

@@ -75,7 +75,7 @@ class TokenLayout(LayoutFields):
         return self.codebooks - 1 if self.order == "delayed" else 0
 
     def tokens_of(self, rows: int, columns: int, *, opened: bool = False) -> int:
-        """Return the number of tokens that encode an image of ``rows`` x ``columns`` cells, including its markers.
+        """Return the number of tokens of an image with ``rows`` x ``columns`` cells. Count markers and row ends too.
 
         Args:
             rows: rows of cells, 1 or more.
@@ -97,7 +97,7 @@ class TokenLayout(LayoutFields):
         return self._tokens(rows * columns, opened=opened) + row_ends
 
     def tokens_of_frames(self, frames: int, *, opened: bool = False) -> int:
-        """Return the number of tokens that encode a sound of ``frames`` frames, including its markers.
+        """Return the number of tokens of a sound with ``frames`` frames. Count the begin and end markers too.
 
         Args:
             frames: frames of codes, 1 or more.
@@ -114,7 +114,7 @@ class TokenLayout(LayoutFields):
         return self._tokens(frames, opened=opened)
 
     def build(self, codes: Sequence[ArrayLike], *, opened: bool = False) -> list[int]:
-        """Return the tokens that encode the codes of one picture or sound, including its markers.
+        """Build the tokens of one picture or sound from its codes. Add the tokens of the begin and end markers.
 
         Args:
             codes: integers, one array per codebook: [rows, columns] for an image, [n_k] for a sound.

@@ -44,10 +44,10 @@ class LayoutFields:
     modality: Literal["image", "audio"]
     """Kind of media that the tokens encode: "image" or "audio"."""
     first: int | tuple[int, ...]
-    """Token id of code 0: either a tuple with one id for each position in a frame, or a single id.
+    """Token id of code 0: one id for each position in a frame, or a single id.
 
-    With a single id, all positions share the same token ids. In the order "interleaved", the ids of each position
-    follow the ids of the position before."""
+    A single id is used for all positions. In the order "interleaved", a single id is used only for the first position,
+    and the ids of each further position begin after the ids of the previous position."""
     size: int | tuple[int, ...]
     """Number of codes in a codebook: one number for all codebooks, or one number per codebook."""
     codebooks: int = 1
@@ -73,7 +73,7 @@ class LayoutFields:
     opened: bool = False
     """Whether every prompt ends inside a picture or sound, which the answer then continues.
 
-    If False, only a prompt that ends with the tokens ``begin`` ends inside a picture or sound."""
+    If False, the answer continues a picture or sound only after a prompt whose last tokens are the ``begin`` marker."""
     text_inside: bool = False
     """Whether text tokens may come between the codes of a sound, as in the answers of OuteTTS.
 

@@ -22,11 +22,11 @@ class NextTokens(NamedTuple):
     fits: tuple[Fit, ...] = ()
     """Ranges of picture or sound tokens that may come next.
 
-    The field `Fit.after` of each range includes the tokens of the end marker."""
+    The number in `Fit.after` of each range also counts the tokens of the end marker."""
     text: int | None = None
-    """Minimum number of tokens that must follow if the next token is text. None if the next token must not be text.
+    """Minimum number of tokens that must follow a text token to complete an unfinished picture or sound.
 
-    The number is 0 if no picture or sound must be completed."""
+    None if the next token must not be text."""
     may_end: bool = False
     """Whether the answer may end after the tokens so far."""
 
@@ -182,7 +182,7 @@ class StreamParser:
         return False
 
     def _take_after(self, body: Body, token: int, at: int) -> bool:
-        """Process a token that is inside a picture or sound and is not a code. Return whether it is text."""
+        """Process a token after the codes of a picture or sound, such as an end marker. Return whether it is text."""
         end, begin = self._layout.end, self._layout.begin
         if token in end[:1]:
             self._due, self._complete = end, body.may_end

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts.layout_fields import LayoutFields
 
 _MAX_CODES = 1 << 22
-"""Maximum product of codebook size and number of positions in a frame. It is far larger than any vocabulary."""
+"""Maximum product of the largest codebook size and the number of positions in a frame.
+
+No model has a vocabulary of this size."""
 
 _MAX_TOKEN_ID = (1 << 31) - 1
 """Largest token id. Engines keep token ids in 32 bits."""

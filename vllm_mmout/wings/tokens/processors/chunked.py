@@ -85,7 +85,11 @@ def chunking_of(decoder: TokenDecoder, layout: TokenLayout, fixed_context: Conte
 
 
 def checked_context(value: object) -> Context:
-    """Check the option ``context``: how many frames before and after a frame affect the samples decoded from it."""
+    """Check the option ``context``, a pair (frames before, frames after). Return the pair as a `Context`.
+
+    These are the numbers of frames before and after a frame that affect the frame's samples. Raise OptionError if
+    ``value`` is not such a pair.
+    """
     numbers = list(value) if isinstance(value, list | tuple) else []
     if len(numbers) != 2 or any(
         isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers

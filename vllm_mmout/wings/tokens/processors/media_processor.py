@@ -95,7 +95,10 @@ class DecoderProcessor(TokenProcessor):
 
     @abstractmethod
     def _prepare(self, decoder: TokenDecoder) -> None:
-        """Read settings such as the sampling rate from the decoder. Called at the start and before each decoding."""
+        """Read settings such as the sampling rate from the decoder.
+
+        `from_config` calls this method for the first time. It is called again before each decoding.
+        """
 
     def _decoded(self, media: Sequence[Medium]) -> torch.Tensor:
         """Decode pictures or sounds whose codes have equal shapes in one forward pass of the decoder."""

@@ -42,7 +42,7 @@ class PromptTemplate:
 
     @classmethod
     def parse(cls, text: object, modality: Modality) -> Self:
-        """Parse a template. None gives a template that consists of the client's text alone."""
+        """Parse a template. If ``text`` is None, return a template that inserts the client's text and nothing else."""
         place_names = FIELDS[modality]
         if text is None:
             return cls((Field(place_names[0], None),))

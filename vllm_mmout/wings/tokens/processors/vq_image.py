@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from vllm_mmout.wings.tokens.layouts import Medium, TokenLayout
 
 _IMAGE_FILE = "preprocessor_config.json"
-"""Config file of an image processor. Before version 5, transformers used this file for whole processors too."""
+"""Name of the config file of an image processor.
+
+Before version 5, transformers also used this file for processors that combine an image processor with a tokenizer.
+"""
 _MODEL_FILE = "processor_config.json"
-"""Config file of a model's whole processor, which contains the config of its image processor."""
+"""Name of the config file of a processor for pictures and texts. The file contains the image processor's config."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,11 @@ class VQImageProcessor(DecoderProcessor):
         ]
 
     def batch_key(self, medium: Medium) -> Hashable:
-        """Return a picture's batch key: the decoder's picture size if that is fixed, else the shape of the codes."""
+        """Return a key for the picture ``medium``. Only pictures with equal keys are decoded in one batch.
+
+        If the decoder has a fixed picture size, all pictures have the same key. Otherwise the key is the shape of the
+        picture's codes.
+        """
         return self._grid or super().batch_key(medium)
 
     def _prepare(self, decoder: TokenDecoder) -> None:

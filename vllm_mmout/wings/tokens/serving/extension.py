@@ -37,7 +37,10 @@ _SPEECH: Final = {
 
 
 class TokenRoutes(ServerExtension):
-    """Server extension for models that generate tokens. It adds routes for pictures and speech, and media in chats."""
+    """Server extension for models that generate pictures or sounds as tokens.
+
+    It serves routes for pictures and speech, and lets chats return pictures and sounds.
+    """
 
     generations = IMAGES_SCHEMA
 
@@ -52,6 +55,6 @@ class TokenRoutes(ServerExtension):
         return TokenImageService.of(engine, models, options, store) if isinstance(engine, BoundTokenAsyncLLM) else None
 
     async def start(self, service: Service, state: State) -> None:
-        """Make vLLM's chat handler answer chats that ask for pictures or sounds."""
+        """Start to serve chats that ask for pictures or sounds, through vLLM's chat handler."""
         if isinstance(service, TokenService):
             answer_chats(state, service)

@@ -138,7 +138,10 @@ def _length(needed: int | None, usual: int | None, *, opened: bool) -> int | Non
 async def encoded_pictures(
     maker: Maker, pictures: Sequence[Any], format_choice: FormatChoice, budget: AnswerBudget, name: str
 ) -> list[Encoded]:
-    """Encode pictures to files in a thread. The caller must close the files. Errors name the request id ``name``."""
+    """Encode pictures to files in a thread. The caller must close the files.
+
+    ``name`` is the request id for error messages.
+    """
     with client_errors(name):
         return await in_thread(
             lambda: encode_pictures(maker, pictures, format_choice, budget), close_entries, budget.abandon
@@ -168,7 +171,7 @@ def token_usage(prompt: Sequence[int], outputs: RequestOutput) -> dict[str, Any]
 
 
 def usage_of(prompt: Sequence[int], made: int) -> dict[str, Any]:
-    """Return the token counts of ``prompt`` and of ``made`` generated tokens in OpenAI's ``usage`` format."""
+    """Return the token counts of a request in OpenAI's ``usage`` format. ``made`` is the number of generated tokens."""
     return {
         "input_tokens": len(prompt),
         "input_tokens_details": {"image_tokens": 0, "text_tokens": len(prompt)},

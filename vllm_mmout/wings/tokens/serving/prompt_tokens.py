@@ -46,7 +46,7 @@ class TextTokenizer:
         """Token ids that a client's text must not produce: special tokens, markers, and media tokens."""
 
     def whole(self, text: str, *, special: bool) -> list[int]:
-        """Encode a text. Special tokens that are spelled in it are recognised.
+        """Encode a whole text. Special tokens in the text, such as ``<s>``, are recognised.
 
         ``special`` also adds the tokens that the tokenizer puts around each text, such as BOS.
         """
@@ -56,7 +56,10 @@ class TextTokenizer:
             return list(self._tokenizer.encode(text, add_special_tokens=special))
 
     def plain(self, text: str) -> list[int]:
-        """Encode a text. Special tokens that are spelled in it become ordinary text if the tokenizer can do so."""
+        """Encode a text as plain text. Special tokens in the text, such as ``<s>``, are not recognised.
+
+        Some tokenizers recognise special tokens nevertheless, so the caller must check the result.
+        """
         if not text:
             return []
         if self._whole is not None:
@@ -95,7 +98,7 @@ class TextTokenizer:
 
     @cached_property
     def _plain(self) -> Any:
-        """Return a copy of the tokenizer that encodes special tokens in a text as ordinary letters."""
+        """Return a copy of the tokenizer that does not recognise special tokens in a text."""
         described = json.loads(self._whole.to_str())  # type: ignore[union-attr]  # called only if there is one
         for token in described["added_tokens"]:
             token["special"] = token["special"] or token["id"] in self.guarded
@@ -183,9 +186,9 @@ class PromptTokens:
         return [token for token in self._tokenizer.whole(text, special=False) if token in self._layout.token_ids]
 
     def _missing_marker(self, ids: list[int]) -> Sequence[int]:
-        """Return the begin marker of a picture or sound if it must be appended to the prompt ``ids``, else ().
+        """Return the begin marker of a picture or sound that the prompt ``ids`` lacks. Return () if it lacks none.
 
-        No tokens are missing if the prompt ends with the begin marker or inside a sound, such as a voice to continue.
+        No marker is missing if the prompt ends with the begin marker or inside a sound, such as a voice to continue.
         """
         begin, end = list(self._layout.begin), self._layout.end
         if not self._layout.opened or not begin or self._layout.ends_with_begin(ids):
@@ -212,7 +215,7 @@ class PromptTokens:
         return [token for token in ids if token in self._tokenizer.guarded]
 
     def _encode_pieces(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
-        """Encode a prompt in pieces. Special tokens in the client's pieces are encoded as ordinary text."""
+        """Encode the pieces of a prompt to token ids. Special tokens in the client's pieces become ordinary text."""
         before, after = self._tokenizer.around if self._adds else ([], [])
         ids = list(before)
         text = ""

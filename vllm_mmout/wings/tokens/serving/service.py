@@ -110,7 +110,10 @@ class TokenService(Service):
 
     @property
     def gives(self) -> str:
-        """Return the error message for a request to the wrong route. The message names the right routes."""
+        """Error message that says that the model gives pictures or speech, and names the right routes.
+
+        The message is sent for requests to the wrong route.
+        """
         return f"the model {self.binding.model!r} generates tokens, and {self._routes}"
 
     @property

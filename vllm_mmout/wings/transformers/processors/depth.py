@@ -30,7 +30,7 @@ class DepthEstimationProcessor(OfFolder, RegressionProcessor):
     """Key of the pixel values in the dict that the image processor's ``post_process_*`` method returns."""
 
     def reduce(self, output: Raw, params: OutputParams) -> torch.Tensor:
-        """Resize the depth map to the input's size. Scale, clip and convert its values as the options say."""
+        """Resize the depth map to the input's size, and apply processor options such as ``scale`` and ``clip``."""
         import torch
 
         tensors, size = of_one_size(output)

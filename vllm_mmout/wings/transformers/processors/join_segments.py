@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vllm_mmout.processors.parts import Parts
 
 _MAX_PIXELS = 2**29
-"""Maximum number of pixels of a scene, because the segment numbers of all pixels are kept in memory."""
+"""Maximum number of pixels of a scene. The segment numbers of all these pixels must fit into memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,9 +157,9 @@ class ZeroShotObjectDetectionProcessor(ObjectDetectionProcessor):
     def _detected(
         self, tensors: Mapping[str, torch.Tensor], size: tuple[int, int], *, part: bool
     ) -> tuple[Iterable[_Row], int]:
-        """Return the objects in a picture that match the request's texts, and 0 as the number of omitted objects.
+        """Return (objects, 0): the objects that match the request's texts, and the number of omitted objects.
 
-        No object is omitted, because processors that take texts do not limit the number of objects.
+        The number is always 0, because processors that take texts do not limit the number of objects.
         """
         import torch
 

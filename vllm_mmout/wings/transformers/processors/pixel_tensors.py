@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def of_one_size(output: Raw) -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
-    """Return the tensors of a batch, and the (height, width) of its inputs. Raise ReduceError if sizes differ."""
+    """Return a batch's tensors and the (height, width) that all inputs share. Raise ReduceError if the sizes differ."""
     if not isinstance(output, dict) or SIZE not in output:
         raise ReduceError(f"the model's output lacks {SIZE}; name the output processor of a head of transformers only")
     tensors = {name: tensor for name, tensor in output.items() if name != SIZE}

@@ -70,11 +70,11 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         self._options = {} if threshold is None else {"threshold": checked_part("threshold", threshold)}
 
     def travels(self, params: OutputParams) -> str:
-        """Return the kind of data that `reduce` sends to the frontend: "classes" or "segments"."""
+        """Return the kind of result that the worker sends: "classes" or "segments"."""
         return "classes" if asked_output(self, self.name, params) == "classes" else "segments"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Compute the class of each pixel, or the segment of each pixel with a table of the segments.
+        """Convert the model's outputs to the class or the segment number of each pixel.
 
         Classes are uint8 or uint16 [n, height, width]. Segments are a dict: "ids" are the segment numbers, int32 [n,
         height, width], and "segments" are float32 [n, queries, 2]: class and score of the segments from 1, with -1
@@ -94,7 +94,7 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return {"ids": torch.stack(ids), "segments": torch.stack(segments)}
 
     def decode(self, raw: Raw, params: OutputParams, state: Any = None) -> Any:
-        """Build a `RasterOutput` for one request, or polygons or areas computed from it."""
+        """Build the result of one request: a `RasterOutput`, polygons or areas."""
         if self.travels(params) == "classes":
             return super().decode(raw, params)
         if not isinstance(raw, dict) or set(raw) != {"ids", "segments"}:
@@ -114,10 +114,10 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
         return as_vectors(_raster(*joined_segments(parts)), asked_output(self, self.name, params), params)
 
     def mosaic_scene(self, params: OutputParams) -> OutputParams:
-        """Return the options for each scene of a mosaic. Raise OptionError if the output is made of numbered segments.
+        """Return the options for each scene of a mosaic. Raise OptionError if the output needs segment numbers.
 
-        Each scene numbers its segments anew, so that a mosaic cannot join them. The order "confident" is refused too,
-        because segments lack probabilities.
+        Each scene numbers its segments from 1, so a mosaic cannot join the segments of two scenes. The order
+        "confident" is refused too, because segments lack probabilities.
         """
         if params.mosaic == "confident":
             raise OptionError(
@@ -158,7 +158,10 @@ class ImageSegmentationProcessor(OfFolder, SemanticSegmentationProcessor):
 
 
 def _classes_of(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return the number of classes, from logits [n, queries, classes + 1]. The last class means no object."""
+    """Return the number of classes, not counting the class "no object".
+
+    The logits are [n, queries, classes + 1]. Their last class is "no object".
+    """
     return max(len(tensor[0, 0]) for name, tensor in tensors.items() if "logits" in name and tensor.ndim == 3) - 1
 
 

@@ -50,7 +50,7 @@ class SemanticSegmentationProcessor(SegmentationProcessor):
         return torch.cat([self._reduce_one(row, height, width, params) for row in torch.split(logits.float(), 1)])
 
     def _reduce_one(self, logits: torch.Tensor, height: int, width: int, params: OutputParams) -> torch.Tensor:
-        """Convert the logits of one request to class ids, probabilities or confidences of the input's size.
+        """Resize the logits of one request, and convert the logits to class ids, probabilities or confidences.
 
         For class ids, the logits of one class at a time are resized to the input's size, which saves memory.
         """
@@ -70,9 +70,9 @@ class TextSegmentationProcessor(RegressionProcessor):
     name: ClassVar[str] = "text-segmentation"
 
     def reduce(self, output: Raw, params: OutputParams) -> Any:
-        """Convert logits to probabilities of the input's size. Return a dict with the probabilities and the texts.
+        """Convert logits to probabilities. Return a dict with the probabilities and the request's texts.
 
-        The texts are the request's texts, which become the names of the result's bands.
+        The logits are scaled to the input's size first. The texts become the names of the result's bands.
         """
         import torch
 

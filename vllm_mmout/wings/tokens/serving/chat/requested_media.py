@@ -22,12 +22,12 @@ PCM: Final = "pcm16"
 FORMATS: Final = (PCM, *RESPONSE_FORMATS)
 _FIELDS: Final = ("format", "voice")
 FORMAT: Final = "audio.format"
-"""Name of the request field for the file format of sounds, as error messages show it."""
+"""Name of the request field that chooses the file format of sounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedMedia:
-    """Kind of media that a chat asks for, with the options to generate and encode them."""
+    """Options of a chat that asks for pictures or sounds, such as the file format and the voice."""
 
     maker: Maker
     text: bool

@@ -67,10 +67,11 @@ class WatchedEngine:
         return self._media.pop(index, [])
 
     async def _merge_media_only(self, results: AsyncIterator[RequestOutput]) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the engine's outputs, but merge an output that has only tokens of pictures or sounds into the next one.
+        """Yield the engine's outputs. An output that has only picture or sound tokens is merged into the next output.
 
-        A picture has thousands of tokens, each of which would become an event without text. The first output is
-        yielded at once, so that the client sees that the answer has begun.
+        A picture has thousands of tokens, each of which would become an event without text. An output that completes
+        a picture, sound or chunk is yielded at once. So is the first output, to show the client that the answer has
+        begun.
         """
         held: RequestOutput | None = None
         began = False
