@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+
 import numpy as np
 import pytest
 from scene_ends import settings, wait_for
@@ -30,15 +33,25 @@ pytestmark = [
 
 
 class Watched(TileBudget):
-    """Remembers the most that was in flight."""
+    """Remembers the most that was in flight, and how many tiles each reading thread has taken."""
 
     most: tuple[int, int] = (0, 0)
+
+    def __init__(self, *limits):
+        super().__init__(*limits)
+        self.taken = Counter()
 
     def take(self, nbytes, stopped, count=1):
         """As its base."""
         taken = super().take(nbytes, stopped, count)
         Watched.most = max(Watched.most[0], self.used_count), max(Watched.most[1], self.used_bytes)
+        self.taken[threading.get_ident()] += count
         return taken
+
+    def has_all_waiting(self, scenes, tiles):
+        """Whether each thread that has not read all tiles of its scene waits for its turn."""
+        ended = sum(count == tiles for count in [*self.taken.values()])
+        return len(self._turns) == scenes - ended
 
 
 @pytest.mark.parametrize(("limits", "most"), [({"max_tiles": 3}, 3), ({"max_tile_bytes": 2 * 32 * 32 * 6 * 2}, 2)])
@@ -56,21 +69,32 @@ def test_the_budget_is_kept(engine, monkeypatch, limits, most):
 def test_scenes_take_turns(engine, processor):
     """Of two scenes with two tiles in flight between them, neither is more than a few tiles ahead.
 
-    No tile is joined before both have begun, so that none has a start.
+    No tile is joined before both have begun, so that none has a start. A joined tile makes room only when both wait for
+    it, so that the order is not that of the system's threads.
     """
-    begun, order = [], []
+    begun, order, budgets = [], [], []
     instance = processor(engine)
     join = type(instance).assemble
 
     def assemble(self, parts, params):
         begun.append(params.nodata)
         wait_for(lambda: len(begun) == 2, "both scenes have begun")
-        every = parts._parts
-        parts._parts = (order.append(params.nodata) or part for part in every)
+        parts._parts = noted(parts._parts, params.nodata)
         return join(self, parts, params)
+
+    def noted(parts, scene):
+        for part in parts:
+            order.append(scene)
+            yield part
+            wait_for(lambda: budgets[0].has_all_waiting(2, 9), "both scenes wait for their turn")
+
+    def watched(*limits):
+        budgets.append(Watched(*limits))
+        return budgets[0]
 
     with pytest.MonkeyPatch.context() as patch, settings(router_of(engine), max_tiles=2):
         patch.setattr(instance, "assemble", assemble.__get__(instance), raising=False)
+        patch.setattr(llm_call, "TileBudget", watched)
         engine.generate([GOOD, GOOD], [OutputParams(tile=TILE, nodata=n) for n in (1.0, 2.0)], use_tqdm=False)
     assert sorted(order) == [1.0] * 9 + [2.0] * 9
     lead = np.cumsum([1 if name == 1.0 else -1 for name in order])

@@ -21,10 +21,7 @@ class WaterIndex(nn.Module):
         self.head = nn.Parameter(torch.zeros(2, 1, 1))
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """Return the logits of land and water, float32 [n, 2, h, w].
-
-        Bands are added one by one, because a convolution could run in TF32, which is inexact.
-        """
+        """Return the logits. Bands are added one by one, because a convolution could run in TF32, which is inexact."""
         reflectance = (pixel_values.float() * self.scales[pixel_values.is_floating_point()]).relu_()
         sums: Tensor = reflectance[:, :1] * self.index[:, 0]
         for band in range(1, 6):
