@@ -115,7 +115,7 @@ class Call:
             for request in parts:
                 del self.in_flight[request.request_id]
                 if request.part is not None:
-                    self.schedule.answered(run, request.part)
+                    self.schedule.decoded(run, request.part)
             self._collect(self.engine.output_processor.take_ready())  # drops the results of the failed run's parts
         for run in turn.ended:
             run.close()
@@ -128,7 +128,7 @@ class Call:
                 self._send(request)
             except _REFUSALS as error:
                 run.answered(part, error)
-                self.schedule.answered(run, part)
+                self.schedule.decoded(run, part)
 
     def _feed(self) -> None:
         """Send small inputs to the engine, and queue scenes, as far as the limits of requests and bytes allow."""
@@ -211,7 +211,7 @@ class Call:
             request.release()
             if isinstance(request.run, Run) and request.part is not None:
                 request.run.answered(request.part, output)
-                self.schedule.answered(request.run, request.part)
+                self.schedule.decoded(request.run, request.part)
             else:
                 self.credits.give(request.nbytes)
                 self._finish(request.place, output)

@@ -59,8 +59,6 @@ class AsyncRuns:
         self.backlog = Backlog()
         self.shut_down = False
         self.small_inputs = SmallInputs(self._wake_scenes)
-        self._answer_bytes: dict[tuple[Run, int], int] = {}
-        """Maps the scene and the index of the first tile of an answered block to the size of the answer in bytes."""
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
@@ -93,21 +91,15 @@ class AsyncRuns:
         if self.schedule.running:
             self.wake()
 
-    def engine_answered(self, run: Run, part: PartInput, nbytes: int) -> None:
-        """Record that an engine has answered a block of tiles with ``nbytes`` bytes, before the answer is decoded.
+    def answered(self, run: Run, part: PartInput, nbytes: int) -> None:
+        """Record that an engine has answered a block of tiles with ``nbytes`` bytes. Send the next tiles soon."""
+        self.schedule.answered(run, part, nbytes)
+        self.small_inputs.block_answered()
+        self.wake()
 
-        While small inputs arrive, the block counts as answered only when it is decoded. The engine is then idle more
-        often when a small input comes.
-        """
-        self._answer_bytes[run, part.index] = nbytes
-        if not self.small_inputs.gives_way:
-            self.answered(run, part)
-
-    def answered(self, run: Run, part: PartInput) -> None:
-        """Record that a block of tiles was answered, has failed or was aborted. Send the next tiles soon."""
-        nbytes = self._answer_bytes.pop((run, part.index), 0)
-        if self.schedule.answered(run, part, nbytes):
-            self.small_inputs.block_answered()
+    def decoded(self, run: Run, part: PartInput) -> None:
+        """Record that a block of tiles was decoded, has failed or was aborted. Send the next tiles soon."""
+        self.schedule.decoded(run, part)
         self.wake()
 
     def turn(self) -> None:
@@ -251,7 +243,7 @@ class AsyncRun:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # A task that is cancelled before it starts runs none of its code, so its end is counted here.
-        task.add_done_callback(lambda _: self._runs.answered(self.run, part))
+        task.add_done_callback(lambda _: self._runs.decoded(self.run, part))
 
     async def _answered(self, part: PartInput, engine: int) -> None:
         """Send a block of tiles, and record the engine's answer."""
@@ -272,7 +264,7 @@ class AsyncRun:
                 name = f"{self.run.request.request_id}-tile-{part.index}-{uuid4().hex}"  # a unique id
                 request = self.run.part_request(part, name, engine)
                 if wait_s == ASKED_AGAIN_S:  # the time of a retry says nothing about the model
-                    request.on_answer = partial(self._runs.engine_answered, self.run, part)
+                    request.on_answer = partial(self._runs.answered, self.run, part)
                 answer = await self._send(request)
                 error = answer.error
             except Exception as raised:  # noqa: BLE001 - any error, even of a dead engine, fails only this run
