@@ -120,7 +120,7 @@ def _imitate() -> None:
     from vllm_mmout.geo.raster.compressed_tiles import CompressedTiles
     from vllm_mmout.models.inputs.shared_memory import SharedMemory
 
-    if len(usable(0)) >= files.THREADS:
+    if len(usable(0)) < CORES and len(usable(0)) >= files.THREADS:
         raise RuntimeError("the modules that count the cores were imported before")
     compress, of_engines = vars(CompressedTiles)["_compressed"], SharedMemory.of_engines
     kept: dict[Any, bytes] = {}

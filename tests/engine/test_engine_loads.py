@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from vllm_mmout.engine.scene.engine_loads import EngineLoads
 
 
@@ -47,25 +45,7 @@ def test_an_engine_has_two_blocks_in_flight():
     loads.give(0, 4, block=True)
     assert loads.has_room()
     loads.give(0, 4, block=True)
-    assert loads.has_room()
-    assert not loads.has_room(gives_way=True)  # the answers are not decoded
-    for _ in range(2):
-        loads.decoded(block=True)
     assert loads.has_room(gives_way=True)
-
-
-@pytest.mark.parametrize(("block", "answers"), [(True, 2), (False, 16)])
-def test_few_answers_wait_to_be_decoded(block, answers):
-    """Other requests wait behind them, so an idle engine gets no tiles: two blocks, or the requests of two steps."""
-    loads = EngineLoads(1, 8)
-    for _ in range(answers):
-        assert loads.has_room()
-        loads.give(loads.take(1, block=block), 1, block=block)
-    assert loads.has_room()
-    loads.give(loads.take(1, block=block), 1, block=block)
-    assert not loads.has_room()
-    loads.decoded(block=block)
-    assert loads.has_room()
 
 
 def test_an_answer_takes_the_time_since_the_one_before():

@@ -23,7 +23,6 @@ from water_oracle import echo, scene
 from vllm_mmout import OutputParams
 from vllm_mmout.engine.request import llm_call
 from vllm_mmout.engine.scene.budgets import TileBudget
-from vllm_mmout.engine.scene.engine_loads import AHEAD
 
 pytest.importorskip("rasterio", reason="it writes the scenes")
 pytestmark = [
@@ -99,22 +98,6 @@ def test_scenes_take_turns(engine, processor):
     assert sorted(order) == [1.0] * 9 + [2.0] * 9
     lead = np.cumsum([1 if name == 1.0 else -1 for name in order])
     assert np.abs(lead).max() <= 4, order
-
-
-def test_the_engine_gets_tiles_while_its_answers_are_decoded(engine, processor):
-    """Two blocks are in the engine at a time; a third is answered before the first two are decoded."""
-    begun = []
-    decode_tiles = processor(engine).decode_tiles
-
-    def waits(self, raw, params):
-        begun.append(len(raw))
-        wait_for(lambda: len(begun) > AHEAD, "a further block has been answered")
-        return decode_tiles(raw, params)
-
-    processor(engine, decode_tiles=waits)
-    (result,) = engine.generate([GOOD], TILES, use_tqdm=False)
-    np.testing.assert_array_equal(result.outputs.array, classes(GOOD))
-    assert sum(begun) == result.progress.total
 
 
 def test_only_so_many_scenes_at_once_and_single_inputs_pass_them(engine, processor):

@@ -161,20 +161,6 @@ def test_parts_are_sent_until_two_steps_of_them_are_in_flight():
     assert sent(schedule.turn()) == [8]
 
 
-def test_a_block_is_answered_once():
-    """The end of its decoding makes no room for another block; nor does an answer after the block was aborted."""
-    schedule, (run,) = scheduled(Work([block(0, 16)]))
-    assert sizes(schedule.turn()) == [[0], [1]]
-    schedule.answered(run, block(0, 1), nbytes=10)
-    assert sizes(schedule.turn()) == [[2, 3, 4, 5]]
-    schedule.decoded(run, block(0, 1))
-    schedule.decoded(run, block(0, 1))
-    assert sizes(schedule.turn()) == []
-    schedule.decoded(run, block(1, 1))
-    schedule.answered(run, block(1, 1), nbytes=10)
-    assert sizes(schedule.turn()) == [[6, 7, 8, 9]]
-
-
 def test_a_block_is_cut_to_the_size_that_the_engine_takes():
     """The first blocks have one and four tiles, and the rest waits until an answer makes room."""
     schedule, (run,) = scheduled(Work([block(0, 16)]))
@@ -182,7 +168,6 @@ def test_a_block_is_cut_to_the_size_that_the_engine_takes():
     for number, expected in ((0, [[2, 3, 4, 5]]), (1, [[6, 7, 8, 9]])):
         schedule.answered(run, block(number, 1), nbytes=10)
         assert sizes(schedule.turn()) == expected
-        schedule.decoded(run, block(number, 1))
     schedule.answered(run, block(2, 4), nbytes=40)
     assert sizes(schedule.turn()) == [[10, 11, 12, 13, 14, 15]]
 
@@ -206,7 +191,7 @@ def test_beside_single_requests_only_idle_engines_get_blocks():
     schedule, (run,) = scheduled(Work([block(0, 8)]), engines=2)
     assert sizes(schedule.turn(gives_way=True)) == [[0], [1]]
     assert sizes(schedule.turn(gives_way=True)) == []
-    schedule.answered(run, block(1, 1), nbytes=10)
+    schedule.answered(run, block(1, 1), engine=1, nbytes=10)
     turn = schedule.turn(gives_way=True)
     assert (sizes(turn), turn.sendings[0][2]) == ([[2]], 1)
 

@@ -161,14 +161,6 @@ def unpack(buffer: torch.Tensor) -> Unpacked | Failure:
     return results
 
 
-def is_failure(buffer: torch.Tensor) -> bool:
-    """Return whether a buffer from a worker holds a `Failure` instead of results. A damaged buffer is a failure too."""
-    try:
-        return _header(buffer).failure is not None
-    except ReduceError:
-        return True
-
-
 def _header(buffer: torch.Tensor) -> Header:
     length = int.from_bytes(bytes(buffer[4:8].tolist()), "little")
     try:
@@ -254,8 +246,11 @@ TRACED = "mmout_traced"
 """Key in a request's ``extra_kwargs`` for tracing. The value is (request id, index of the first tile, number of tiles).
 For a request without tiles, the index is None. The key is removed if a client sends it."""
 REPORTS = "mmout_reports"
-"""Key in a request's ``extra_kwargs``. The value lists the steps after which the request sends an early output. The key
-is removed if a client sends it."""
+"""Key in a request's ``extra_kwargs``. The value lists the steps after which the request sends an early output.
+
+Only this package's `generate` may set the key. The key is removed if a client sends it.
+"""
+
 
 _KEPT_BYTES = 1024
 """Largest packed size, in bytes, of request options whose parsed form is cached. Larger options are parsed anew."""

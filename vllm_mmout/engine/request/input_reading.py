@@ -163,8 +163,6 @@ def check_area(place: Georeference | None, size: tuple[int, int], most: float | 
 
 _PROMPT_KEYS = frozenset({"multi_modal_data", "prompt", "prompt_token_ids", "prompt_embeds", "type"})
 """Keys of vLLM's prompt dict. A dict without any of these keys is the input itself, such as a dict of tensors."""
-_RENDERED_TYPES = ("token", "embeds", "multimodal", "enc_dec")
-"""Values of the key "type" in a rendered prompt of vLLM. A STAC item has this key too, with the value "Feature"."""
 
 
 def media_of(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
@@ -177,7 +175,7 @@ def media_of(data: Any, *, several: bool, fields: Sequence[str] = ()) -> Any:
 
     """
     keys = _PROMPT_KEYS & set(data) - set(fields) if isinstance(data, Mapping) else set()
-    if not keys or (keys == {"type"} and data["type"] not in _RENDERED_TYPES):
+    if not keys or (keys == {"type"} and isinstance(data["type"], str) and data["type"] == "Feature"):  # a STAC item
         return data
     media = data.get("multi_modal_data")
     if not isinstance(media, Mapping) or len(media) != 1:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from vllm.exceptions import VLLMClientError
@@ -115,7 +115,7 @@ class Call:
             for request in parts:
                 del self.in_flight[request.request_id]
                 if request.part is not None:
-                    self.schedule.decoded(run, request.part)
+                    self.schedule.answered(run, request.part)
             self._collect(self.engine.output_processor.take_ready())  # drops the results of the failed run's parts
         for run in turn.ended:
             run.close()
@@ -123,12 +123,12 @@ class Call:
             self.runs.remove(run)
         for run, part, _ in turn.sendings:
             request = run.part_request(part, self._next_id())
-            request.on_answer = partial(self.schedule.answered, run, part)
             try:
                 self._send(request)
             except _REFUSALS as error:
                 run.answered(part, error)
-                self.schedule.decoded(run, part)
+                if request.request_id not in self.in_flight:  # otherwise counted when the run's requests are aborted
+                    self.schedule.answered(run, part)
 
     def _feed(self) -> None:
         """Send small inputs to the engine, and queue scenes, as far as the limits of requests and bytes allow."""
@@ -211,7 +211,8 @@ class Call:
             request.release()
             if isinstance(request.run, Run) and request.part is not None:
                 request.run.answered(request.part, output)
-                self.schedule.decoded(request.run, request.part)
+                nbytes = 0 if output.error is not None else request.answer_bytes
+                self.schedule.answered(request.run, request.part, nbytes=nbytes)
             else:
                 self.credits.give(request.nbytes)
                 self._finish(request.place, output)

@@ -194,8 +194,7 @@ class RoutedOutputProcessor(HoldingOutputProcessor):
         The request counts as unfinished until its result is delivered.
         """
         request.due.append((shell, buffer))
-        if shell.finished and request.on_answer is not None:
-            request.on_answer(0 if wire.is_failure(buffer) else buffer.nbytes)
+        request.answer_bytes = buffer.nbytes
         if state.request_id not in self.pending:
             self._start_next(state, request)
 

@@ -167,11 +167,8 @@ class Request:
 
     Each entry is a tuple (result object for the caller, bytes to decode).
     """
-    on_answer: Callable[[int], object] | None = None
-    """Function that is called when the engine has answered, with the size of the answer in bytes, or 0 for an error.
-
-    Only a request for a part of a larger input has this function. An aborted request does not call the function.
-    """
+    answer_bytes: int = 0
+    """Size of the engine's latest output in bytes."""
     total: int = 1
     """Number of tiles of the request."""
     done: int = 0
@@ -194,11 +191,11 @@ class Request:
         return Progress(shown_after[self._shown - 1], self.steps, self._shown - 1)
 
     def release(self) -> None:
-        """Drop the prompt and the callbacks of an ended request, to free their memory.
+        """Drop the prompt and the ``finish`` callback of an ended request, to free their memory.
 
         Tasks of vLLM may keep this object alive after the request has ended.
         """
-        self.prompt, self.finish, self.on_answer = None, as_it_is, None
+        self.prompt, self.finish = None, as_it_is
 
 
 TICKET: ContextVar[object] = ContextVar("mmout_ticket", default=None)

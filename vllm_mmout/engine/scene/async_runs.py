@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
@@ -79,7 +78,7 @@ class AsyncRuns:
         self.turn()
 
     def wake(self) -> None:
-        """Wake the event loop to call `turn` and send the next tiles. May be called from any thread."""
+        """Make the event loop call `turn` soon, which sends the next tiles. May be called from any thread."""
         if not self._woken:
             self._woken = True
             try:
@@ -91,22 +90,14 @@ class AsyncRuns:
         if self.schedule.running:
             self.wake()
 
-    def answered(self, run: Run, part: PartInput, nbytes: int) -> None:
-        """Record that an engine has answered a block of tiles with ``nbytes`` bytes. Send the next tiles soon."""
-        self.schedule.answered(run, part, nbytes)
+    def answered(self, run: Run, part: PartInput, engine: int, nbytes: int) -> None:
+        """Record an engine's answer to a block of tiles. ``nbytes`` is the answer's size, or 0 if the block failed."""
+        self.schedule.answered(run, part, engine, nbytes)
         self.small_inputs.block_answered()
         self.wake()
 
-    def decoded(self, run: Run, part: PartInput) -> None:
-        """Record that a block of tiles was decoded, has failed or was aborted. Send the next tiles soon."""
-        self.schedule.decoded(run, part)
-        self.wake()
-
     def turn(self) -> None:
-        """Take a turn of the schedule. Abort failed scenes, end finished scenes, and send the next tiles to engines.
-
-        Set a timer for the next turn while scenes run.
-        """
+        """Abort failed scenes, end finished scenes, and send the next tiles. Set a timer for the next call."""
         self._woken = False
         self.backlog.look()
         try:
@@ -130,7 +121,7 @@ class AsyncRuns:
 
 
 class AsyncRun:
-    """Sender of a scene's tiles in an event loop. It sends tiles even if nobody reads the scene's progress reports."""
+    """Sender of a scene's tiles in an event loop. The scene goes on even if nobody reads its progress reports."""
 
     def __init__(self, runs: AsyncRuns, run: Run, send: Send) -> None:
         self.run = run
@@ -140,7 +131,7 @@ class AsyncRun:
         """Event that is set when the scene has succeeded or failed."""
         self._runs = runs
         self._send = send
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[int]] = set()
         self._waited = False
         self._running: asyncio.Task[None] | None = None
 
@@ -243,14 +234,16 @@ class AsyncRun:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # A task that is cancelled before it starts runs none of its code, so its end is counted here.
-        task.add_done_callback(lambda _: self._runs.decoded(self.run, part))
+        task.add_done_callback(lambda task: self._runs.answered(self.run, part, engine, _answer_bytes(task)))
 
-    async def _answered(self, part: PartInput, engine: int) -> None:
-        """Send a block of tiles, and record the engine's answer."""
-        self.run.answered(part, await self._answer(part, engine))
+    async def _answered(self, part: PartInput, engine: int) -> int:
+        """Send a block of tiles, record the engine's answer, and return the size of the answer in bytes."""
+        answer, nbytes = await self._answer(part, engine)
+        self.run.answered(part, answer)
+        return nbytes
 
-    async def _answer(self, part: PartInput, engine: int) -> MultimodalRequestOutput | BaseException:
-        """Send a block of tiles. Return the engine's output or the error.
+    async def _answer(self, part: PartInput, engine: int) -> tuple[MultimodalRequestOutput | BaseException, int]:
+        """Send a block of tiles. Return the engine's output and its size in bytes, or the error and 0.
 
         Retry for up to `PAUSED_S` while the engine is paused.
 
@@ -263,15 +256,14 @@ class AsyncRun:
             try:
                 name = f"{self.run.request.request_id}-tile-{part.index}-{uuid4().hex}"  # a unique id
                 request = self.run.part_request(part, name, engine)
-                if wait_s == ASKED_AGAIN_S:  # the time of a retry says nothing about the model
-                    request.on_answer = partial(self._runs.answered, self.run, part)
                 answer = await self._send(request)
                 error = answer.error
             except Exception as raised:  # noqa: BLE001 - any error, even of a dead engine, fails only this run
                 answer = error = raised
             dropped = isinstance(error, AbortedError) and not self.run.stopped
             if not (dropped or may_be_sent_again(error)) or time.monotonic() > until:
-                return answer
+                measured = error is None and wait_s == ASKED_AGAIN_S  # a pause says nothing about the model
+                return answer, request.answer_bytes if measured else 0
             if not self._waited:
                 self._waited = True
                 logger.warning(
@@ -286,3 +278,8 @@ class AsyncRun:
         for task in self._tasks:
             if not task.cancelling():  # a second cancellation would disturb the clean-up after the first
                 task.cancel()
+
+
+def _answer_bytes(task: asyncio.Task[int]) -> int:
+    """Return the result of a finished ``task``: the size in bytes of an answer. Return 0 if the task failed."""
+    return 0 if task.cancelled() or task.exception() is not None else task.result()

@@ -49,8 +49,6 @@ class EngineLoads:
     first: int = 0
     clock: Callable[[], float] = time.monotonic
     loads: list[Load] = field(init=False)
-    _undecoded: int = field(init=False, default=0)
-    """Number of answered requests that are not decoded yet. A block of tiles counts as ``step`` requests."""
     _next: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,12 +58,9 @@ class EngineLoads:
     def has_room(self, *, gives_way: bool = False) -> bool:
         """Return whether at least one engine can take more tiles.
 
-        No engine can if too many answers wait to be decoded, because the answers to other requests wait behind them.
         ``gives_way`` is True while requests for small inputs, which are not cut into tiles, arrive. Only idle engines
-        whose answers are decoded can take tiles then.
+        can take tiles then.
         """
-        if self._undecoded > (self.count - 1 if gives_way else AHEAD * self.count) * self.step:
-            return False
         return any(load.steps < AHEAD and not (gives_way and load.tiles) for load in self.loads)
 
     def take(self, tiles: int, *, block: bool) -> int:
@@ -86,19 +81,13 @@ class EngineLoads:
     def give(self, engine: int, tiles: int, *, block: bool) -> float:
         """Stop counting ``tiles`` tiles as in flight in an engine, because they were answered or aborted.
 
-        They count as not decoded until `decoded` is called. Return the seconds since the engine's answer before, or
-        since it began to work.
+        Return the seconds since the engine's answer before, or since it began to work.
         """
         load, now = self.loads[engine], self.clock()
         load.tiles -= tiles
         load.steps = load.steps - self._steps(block) if load.tiles else 0.0  # 0 without the rounding errors of the sum
         seconds, load.since = now - load.since, now
-        self._undecoded += self.step if block else 1
         return seconds
-
-    def decoded(self, *, block: bool) -> None:
-        """Record that the answer to a request for tiles was decoded, or will not be decoded."""
-        self._undecoded -= self.step if block else 1
 
     def _steps(self, block: bool) -> float:  # noqa: FBT001 - named by its callers
         return 1.0 if block else 1.0 / self.step

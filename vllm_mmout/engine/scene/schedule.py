@@ -47,9 +47,6 @@ class Schedule:
         self._most = most
         self._ready: deque[tuple[Run, PartInput]] = deque()
         """Queue of the blocks of tiles that wait to be sent to an engine, each with its scene."""
-        self._in_engines: dict[tuple[Run, int], int | None] = {}
-        """Maps the scene and the index of the first tile of each block that is not decoded to the index of its engine.
-        The value is None if the engine has answered."""
         self._given_up: deque[Run] = deque()
         self._reported: set[Run] = set()
         """Scenes that an earlier call of `turn` has listed in `Turn.failed`, and that are still in the schedule."""
@@ -81,25 +78,11 @@ class Schedule:
         """
         self._given_up.append(run)
 
-    def answered(self, run: Run, part: PartInput, nbytes: int = 0) -> None:
-        """Record that an engine has answered a block of tiles with ``nbytes`` bytes, so that it can get another block.
-
-        The answer is not decoded yet. 0 bytes mean that the block failed or was aborted.
-        """
-        engine = self._in_engines.get((run, part.index))
-        if engine is None:  # answered before, or aborted
-            return
+    def answered(self, run: Run, part: PartInput, engine: int = 0, nbytes: int = 0) -> None:
+        """Record that ``engine`` has answered a request for tiles with ``nbytes`` bytes. 0 bytes mean an error."""
         seconds = self.loads.give(engine, len(part), block=part.is_block)
-        self._in_engines[run, part.index] = None
         if part.is_block and nbytes:
             run.pace.add(len(part), seconds, nbytes)
-
-    def decoded(self, run: Run, part: PartInput) -> None:
-        """Record that the answer to a block of tiles was decoded, or that the block failed or was aborted."""
-        if (run, part.index) in self._in_engines:
-            self.answered(run, part)
-            del self._in_engines[run, part.index]
-            self.loads.decoded(block=part.is_block)
 
     def turn(self, *, gives_way: bool = False, holds: bool = False) -> Turn:
         """Check the time limits of the scenes, start waiting scenes, and choose the tiles to send to engines next.
@@ -142,6 +125,4 @@ class Schedule:
         part, rest = part.cut(run.pace.block_size(gives_way=gives_way))
         if rest is not None:
             self._ready.appendleft((run, rest))
-        engine = self.loads.take(len(part), block=part.is_block)
-        self._in_engines[run, part.index] = engine
-        return run, part, engine
+        return run, part, self.loads.take(len(part), block=part.is_block)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from vllm_mmout.geo.raster.nodata import as_pixels_have_it
 
-_MOST_COMPARED = 16
+_MOST_COMPARED = 8
 """Largest number of values for which comparing all pixels with each value is faster than a general histogram."""
 
 
