@@ -129,6 +129,7 @@ def run(server, results, inputs, long_one, rng):
     with client(base_url=server.url) as asking:
         first = [send(server, long_one, 32) for _ in range(AT_ONCE)]
         wait_for(lambda: {job["status"] for job in listed(asking).values()} == {"in_progress"}, "jobs do not run")
+        first += [send(server, long_one, 32) for _ in range(AT_ONCE)]  # run next, however fast the first ones end
         with ThreadPoolExecutor(CLIENTS) as pool:
             sent = list(pool.map(lambda one: send(server, one[0], 160), inputs))
         jobs = listed(asking)
